@@ -1,0 +1,1 @@
+"""Lossless speculative decoding as compiled, pure JAX functions."""

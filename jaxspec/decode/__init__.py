@@ -1,0 +1,26 @@
+"""Decoding methods, each a frozen dataclass with `init` and `round`, and the loop that runs them."""
+
+from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
+from jaxspec.decode.plain import autoregressive
+from jaxspec.decode.state import Decoder, Info, Row, State
+from jaxspec.decode.stats import Counts, Stats
+from jaxspec.decode.tree import sequoia, speculative
+from jaxspec.sampling import Sampling
+
+__all__ = [
+    "PADDING",
+    "Chunk",
+    "Counts",
+    "Decoder",
+    "Generation",
+    "Info",
+    "Row",
+    "Sampling",
+    "State",
+    "Stats",
+    "autoregressive",
+    "generate",
+    "sequoia",
+    "speculative",
+    "stream",
+]

@@ -1,0 +1,168 @@
+"""A batch of prompts, checked on the host and laid out as rows."""
+
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import cache, sampling
+from jaxspec.base import Params
+from jaxspec.decode.state import PAD_STOP, Decoder, Row
+from jaxspec.sampling import Sampling
+
+
+class Request(NamedTuple):
+    """What was asked for, checked.
+
+    Attributes:
+        prompts: B arrays of int32 token ids.
+        max_new_tokens: `[B]` int32.
+        stop_ids: `[B, K]` int32.
+        keys: `[B]` keys.
+        options: Sampling options with a leading axis of B.
+        with_logprobs: Whether log-probabilities are kept.
+    """
+
+    prompts: list[np.ndarray]
+    max_new_tokens: np.ndarray
+    stop_ids: np.ndarray
+    keys: jax.Array
+    options: sampling.Options
+    with_logprobs: bool
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return len(self.prompts)
+
+    @property
+    def prompt_lengths(self) -> np.ndarray:
+        """`[B]` int32."""
+        return np.array([len(prompt) for prompt in self.prompts], np.int32)
+
+    def first_capacity(self, decoder: Decoder, chunk: int, limit: int) -> int:
+        """Slots to begin with: room for everything up to `limit` slots, for the prompt and a round in any case."""
+        longest = int(self.prompt_lengths.max())
+        prefilled = -(-(longest - 1) // chunk) * chunk
+        everything = self.last_capacity(decoder)
+        return cache.bucket(max(prefilled, longest + decoder.max_emitted, min(everything, limit)))
+
+    def last_capacity(self, decoder: Decoder) -> int:
+        """Slots that suffice for the longest row, with a round's tokens behind it."""
+        return cache.bucket(int((self.prompt_lengths + self.max_new_tokens).max()) + decoder.max_emitted)
+
+    def rows(self, capacity: int) -> Row:
+        """The rows before the first round, each leaf with a leading axis of B."""
+        tokens = np.zeros((self.size, capacity), np.int32)
+        for row, prompt in enumerate(self.prompts):
+            tokens[row, : len(prompt)] = prompt
+        lengths = jnp.asarray(self.prompt_lengths)
+        return Row(
+            tokens=jnp.asarray(tokens),
+            num_tokens=lengths,
+            prompt_length=lengths,
+            max_new_tokens=jnp.asarray(self.max_new_tokens),
+            stop_ids=jnp.asarray(self.stop_ids),
+            key=self.keys,
+            num_rounds=jnp.zeros(self.size, jnp.int32),
+            is_finished=jnp.zeros(self.size, bool),
+            is_stopped=jnp.zeros(self.size, bool),
+            options=self.options,
+            logprobs=jnp.zeros((self.size, capacity), jnp.float32) if self.with_logprobs else None,
+        )
+
+
+def request(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    key: jax.Array,
+    max_new_tokens: int | Sequence[int],
+    sampling_: Sampling,
+    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None,
+    draft_temperature: Any,
+    with_logprobs: bool,
+) -> Request:
+    """The request, checked; arguments as for `generate`.
+
+    Raises:
+        ValueError: Anything that can't be decoded, with its value, the rule and the way out.
+    """
+    missing = [name for name in decoder.models if name not in params]
+    if missing:
+        raise ValueError(f"params has no {missing[0]!r}; this decoder needs parameters for {sorted(decoder.models)}.")
+    target, _ = decoder.models["target"]
+    checked = _prompts(prompts, target.vocab_size)
+    limits = _limits(max_new_tokens, len(checked))
+    longest = max(len(prompt) + int(limit) for prompt, limit in zip(checked, limits, strict=True))
+    max_length = getattr(target, "max_length", None)
+    if max_length is not None and longest > max_length:
+        raise ValueError(
+            f"A prompt and its max_new_tokens come to {longest} tokens, but the target was made for {max_length}: "
+            "shorten the prompt or ask for fewer."
+        )
+    return Request(
+        prompts=checked,
+        max_new_tokens=limits,
+        stop_ids=_stop_ids(stop_ids, len(checked), target.vocab_size),
+        keys=_keys(key, len(checked)),
+        options=sampling.options(sampling_, draft_temperature, len(checked), target.vocab_size),
+        with_logprobs=with_logprobs,
+    )
+
+
+def _prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> list[np.ndarray]:
+    if not len(prompts):
+        raise ValueError("prompts is empty: give at least one list of token ids.")
+    checked = []
+    for row, prompt in enumerate(prompts):
+        tokens = np.asarray(prompt)
+        if tokens.ndim != 1:
+            raise ValueError(f"prompts[{row}] is {prompt!r}; prompts is a list of lists of token ids.")
+        if not tokens.size:
+            raise ValueError(f"prompts[{row}] is empty: a prompt needs at least one token, such as the model's BOS.")
+        if tokens.dtype.kind not in "iu":
+            raise ValueError(f"prompts[{row}] holds {tokens.dtype} values; token ids are integers.")
+        wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
+        if wrong.size:
+            raise ValueError(f"prompts[{row}] holds token {wrong[0]}; the target has the ids 0 to {vocab_size - 1}.")
+        checked.append(tokens.astype(np.int32))
+    return checked
+
+
+def _limits(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
+    limits = np.asarray(max_new_tokens)
+    if limits.dtype.kind not in "iu" or limits.shape not in ((), (batch,)):
+        raise ValueError(f"max_new_tokens={max_new_tokens!r}; give one integer, or one for each of the {batch} rows.")
+    if (limits < 1).any():
+        raise ValueError(f"max_new_tokens={limits.min()}; at least 1 token is generated.")
+    if (limits >= 2**30).any():
+        raise ValueError(f"max_new_tokens={limits.max()}; less than 2**30 is needed.")
+    return np.broadcast_to(limits.astype(np.int32), (batch,))
+
+
+def _stop_ids(stop_ids: Any, batch: int, vocab_size: int) -> np.ndarray:
+    """`[B, K]` stop ids; K is a power of two, so that their number seldom compiles anything."""
+    listed = [] if stop_ids is None else [stop_ids] if isinstance(stop_ids, numbers.Integral) else list(stop_ids)
+    is_shared = all(isinstance(stop, numbers.Integral) for stop in listed)
+    rows = [listed] * batch if is_shared else [list(row) for row in listed]
+    if len(rows) != batch:
+        raise ValueError(f"stop_ids has {len(rows)} lists for {batch} rows; give one list of ids, or one for each row.")
+    for stop in (stop for row in rows for stop in row):
+        if not isinstance(stop, numbers.Integral) or not PAD_STOP <= stop < vocab_size:
+            raise ValueError(f"stop_ids holds {stop!r}; ids lie between 0 and {vocab_size - 1} (-1 or None: no stop).")
+    width = max(4, 1 << (max(len(row) for row in rows) - 1).bit_length()) if any(rows) else 4
+    return np.array([[*row, *[PAD_STOP] * (width - len(row))] for row in rows], np.int32)
+
+
+def _keys(key: Any, batch: int) -> jax.Array:
+    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise ValueError(f"key is {type(key).__name__}; give jax.random.key(seed), or one such key for each row.")
+    if key.shape == ():
+        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(batch, dtype=jnp.uint32))
+    if key.shape != (batch,):
+        raise ValueError(f"key has shape {key.shape}; give one key, or one for each of the {batch} rows.")
+    return jnp.array(key, copy=True)  # the state that holds it is donated

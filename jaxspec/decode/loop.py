@@ -1,0 +1,213 @@
+"""The loop that serves every method: batches, buckets, one compiled program of rounds, and a stream of them."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.base import Params
+from jaxspec.decode import batch, stats
+from jaxspec.decode import state as states
+from jaxspec.decode.batch import Request
+from jaxspec.decode.state import Decoder, Info, Row, State
+from jaxspec.sampling import Sampling
+
+PADDING = -1
+"""Stands behind a row's tokens in `Generation.tokens`."""
+
+FIRST_CAPACITY = 2048
+"""Slots up to which a generation gets all its room at once; beyond it the room grows as it is used."""
+
+PREFILL_CHUNK = 64
+"""Prompt tokens of one forward."""
+
+GREEDY = Sampling()
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """What `generate` returns, on the host.
+
+    Attributes:
+        tokens: `[B, T]` int32 new tokens, a stop token included, then `PADDING`. T is the largest `max_new_tokens`.
+        lengths: `[B]` int32 new tokens of each row.
+        finish_reason: `[B]` "stop" or "length".
+        logprobs: `[B, T]` float32 natural log-probability of each token under the target's raw logits (temperature 1,
+            no filter, no bias), then NaN; None where not asked for.
+        stats: The measures, by row.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    finish_reason: tuple[str, ...]
+    logprobs: np.ndarray | None
+    stats: stats.Stats
+
+
+class Chunk(list[list[int]]):
+    """For each row, the token ids that one round emitted, in order; empty for a finished row.
+
+    Attributes:
+        num_accepted: For each row, how many of them (the first ones) the draft proposed.
+    """
+
+    num_accepted: list[int]
+
+
+def generate(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    key: jax.Array,
+    max_new_tokens: int | Sequence[int],
+    sampling: Sampling = GREEDY,
+    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
+    draft_temperature: float | Sequence[float] | None = None,
+    logprobs: bool = True,
+    prefill_chunk: int = PREFILL_CHUNK,
+    first_capacity: int = FIRST_CAPACITY,
+) -> Generation:
+    """New tokens for a batch of prompts, with the law of the target whatever the method.
+
+    One compiled program for each batch size, bucket of capacity and kind of options: seeds, values, prompt lengths and
+    limits compile nothing new. A row's tokens depend on its own key and prompt alone.
+
+    Args:
+        decoder: The method, from one of the constructors of `jaxspec.decode`.
+        params: Parameters by model name: `{"target": …, "draft": …}`.
+        prompts: B non-empty lists of token ids, of any lengths.
+        key: One `jax.random.key`, from which each row's is folded by its number, or `[B]` keys.
+        max_new_tokens: One limit, or one for each row; at least 1.
+        sampling: How tokens are drawn from the target; values for all rows or for each.
+        stop_ids: Token ids that end a row, for all rows or a list for each row. The stop token is kept. None, or -1
+            among them, stops nothing.
+        draft_temperature: The draft's own temperature; None: the target's. It changes speed only.
+        logprobs: Whether to keep the tokens' log-probabilities (vocabulary-size work for each emitted token).
+        prefill_chunk: Prompt tokens of one forward.
+        first_capacity: Slots up to which all the room is taken at once; beyond, the room doubles when it is used up.
+
+    Raises:
+        ValueError: Input that can't be decoded; raised before anything is compiled.
+    """
+    request = batch.request(
+        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
+    )
+    state = _begin(decoder, params, request, prefill_chunk, first_capacity)
+    counts = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], request.size, axis=0), stats.zeros(decoder))
+    while True:
+        state, counts = _rounds(decoder, params, state, counts)
+        if np.asarray(state.row.is_finished).all():
+            return _generation(request, state.row, counts)
+        state = _grow(decoder, state, 2 * state.row.tokens.shape[1])
+
+
+def stream(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    key: jax.Array,
+    max_new_tokens: int | Sequence[int],
+    sampling: Sampling = GREEDY,
+    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
+    draft_temperature: float | Sequence[float] | None = None,
+    prefill_chunk: int = PREFILL_CHUNK,
+    first_capacity: int = FIRST_CAPACITY,
+) -> Iterator[Chunk]:
+    """Each round's newly emitted tokens, row by row, as soon as the round is done.
+
+    The rounds are those of `generate`, one call each: a row's chunks put together are its tokens there. Arguments and
+    errors are those of `generate`; the errors are raised here, not at the first chunk.
+    """
+    request = batch.request(decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, False)
+    return _chunks(decoder, params, request, prefill_chunk, first_capacity)
+
+
+def _chunks(
+    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int
+) -> Iterator[Chunk]:
+    state = _begin(decoder, params, request, prefill_chunk, first_capacity)
+    while not np.asarray(state.row.is_finished).all():
+        if not _fits(decoder, state.row):
+            state = _grow(decoder, state, 2 * state.row.tokens.shape[1])
+        state, info = _round(decoder, params, state)
+        tokens, emitted, accepted = jax.device_get((info.tokens, info.num_emitted, info.num_accepted))
+        chunk = Chunk(row[:count].tolist() for row, count in zip(tokens, emitted, strict=True))
+        chunk.num_accepted = accepted.tolist()
+        yield chunk
+
+
+def _begin(
+    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int
+) -> State:
+    if prefill_chunk < 1:
+        raise ValueError(f"prefill_chunk={prefill_chunk}; a chunk has at least 1 token.")
+    rows = request.rows(request.first_capacity(decoder, prefill_chunk, first_capacity))
+    return _start(decoder, params, rows, prefill_chunk)
+
+
+def _generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
+    """The new tokens, cut out of the rows."""
+    tokens, lengths, is_stopped = jax.device_get((row.tokens, row.num_tokens - row.prompt_length, row.is_stopped))
+    logprobs = None if row.logprobs is None else np.asarray(row.logprobs)
+    shape = request.size, int(request.max_new_tokens.max())
+    new_tokens = np.full(shape, PADDING, np.int32)
+    new_logprobs = None if logprobs is None else np.full(shape, np.nan, np.float32)
+    for i, (start, length) in enumerate(zip(request.prompt_lengths, lengths, strict=True)):
+        new_tokens[i, :length] = tokens[i, start : start + length]
+        if logprobs is not None and new_logprobs is not None:
+            new_logprobs[i, :length] = logprobs[i, start : start + length]
+    reasons = tuple("stop" if stopped else "length" for stopped in is_stopped)
+    return Generation(new_tokens, lengths, reasons, new_logprobs, stats.Stats(jax.device_get(counts)))
+
+
+@functools.partial(jax.jit, static_argnames=("decoder", "chunk"))
+def _start(decoder: Decoder, params: dict[str, Params], rows: Row, chunk: int) -> State:
+    """The rows' states with their prompts in the contexts, chunk by chunk."""
+    state = jax.vmap(lambda row: decoder.init(params, row))(rows)
+    longest = rows.num_tokens.max() - 1
+
+    def body(carry: tuple[State, jax.Array]) -> tuple[State, jax.Array]:
+        state, start = carry
+        state = jax.vmap(lambda one: states.prefill(decoder, params, one, start, chunk))(state)
+        return state, start + chunk
+
+    return jax.lax.while_loop(lambda carry: carry[1] < longest, body, (state, jnp.zeros((), jnp.int32)))[0]
+
+
+@functools.partial(jax.jit, static_argnames="decoder", donate_argnames=("state", "counts"))
+def _rounds(
+    decoder: Decoder, params: dict[str, Params], state: State, counts: stats.Counts
+) -> tuple[State, stats.Counts]:
+    """Rounds until every row is finished or the room is used up."""
+
+    def goes_on(carry: tuple[State, stats.Counts]) -> jax.Array:
+        row = carry[0].row
+        return (~row.is_finished).any() & _fits(decoder, row)
+
+    def body(carry: tuple[State, stats.Counts]) -> tuple[State, stats.Counts]:
+        state, info = jax.vmap(lambda one: decoder.round(params, one))(carry[0])
+        return state, jax.vmap(stats.add)(carry[1], info)
+
+    return jax.lax.while_loop(goes_on, body, (state, counts))
+
+
+@functools.partial(jax.jit, static_argnames="decoder", donate_argnames="state")
+def _round(decoder: Decoder, params: dict[str, Params], state: State) -> tuple[State, Info]:
+    """One round of every row."""
+    return jax.vmap(lambda one: decoder.round(params, one))(state)
+
+
+@functools.partial(jax.jit, static_argnames=("decoder", "slots"))
+def _grow(decoder: Decoder, state: State, slots: int) -> State:
+    """The states with room for `slots` tokens a row."""
+    return jax.vmap(lambda one: states.grow(decoder, one, slots))(state)
+
+
+def _fits(decoder: Decoder, row: Row) -> jax.Array:
+    """`[]` bool, whether a round's tokens have room in every row, finished ones too: they write, but do not count."""
+    return (row.num_tokens + decoder.max_emitted <= row.tokens.shape[1]).all()

@@ -1,0 +1,151 @@
+"""What rounds add up to: counts inside the compiled loop, and the measures that are read from them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.decode.state import Decoder, Info
+
+
+class Counts(NamedTuple):
+    """Sums over the rounds of one row (`[]`, or `[B]` for a batch; further axes as stated), or of a batch.
+
+    Attributes:
+        rounds: Rounds that the row took part in.
+        emitted: New tokens, the same number as its `lengths`.
+        accepted: Of these, the ones that the draft proposed.
+        drafted: Tokens proposed.
+        path_drafted: Tokens proposed on the verified path, continued through first children.
+        path_rolled_back: Of those, the ones that were not committed.
+        rejections: Rounds that ended because every child at a position failed.
+        accepted_lengths: `[depth + 1]` rounds by the number of draft tokens that they accepted.
+        visits: `[depth]` nodes whose children were tested, by depth.
+        accept: `[depth, C]` sums of their acceptance probabilities by child rank.
+        accept_squares: `[depth, C]` sums of their squares.
+    """
+
+    rounds: jax.Array
+    emitted: jax.Array
+    accepted: jax.Array
+    drafted: jax.Array
+    path_drafted: jax.Array
+    path_rolled_back: jax.Array
+    rejections: jax.Array
+    accepted_lengths: jax.Array
+    visits: jax.Array
+    accept: jax.Array
+    accept_squares: jax.Array
+
+
+def zeros(decoder: Decoder) -> Counts:
+    """Counts of a row before its first round."""
+    integer = jnp.zeros((), jnp.int32)
+    matrix = jnp.zeros((decoder.depth, decoder.max_children), jnp.float32)
+    return Counts(
+        *(integer,) * 7,
+        accepted_lengths=jnp.zeros(decoder.depth + 1, jnp.int32),
+        visits=jnp.zeros(decoder.depth, jnp.int32),
+        accept=matrix,
+        accept_squares=matrix,
+    )
+
+
+def add(counts: Counts, info: Info) -> Counts:
+    """Counts with one more round; a round that emitted nothing belongs to a finished row and adds nothing."""
+    took_part = (info.num_emitted > 0).astype(jnp.int32)
+    accept = jnp.where(info.is_visited[:, None], info.accept, 0.0)
+    return Counts(
+        rounds=counts.rounds + took_part,
+        emitted=counts.emitted + info.num_emitted,
+        accepted=counts.accepted + info.num_accepted,
+        drafted=counts.drafted + info.num_drafted,
+        path_drafted=counts.path_drafted + info.path_drafted,
+        path_rolled_back=counts.path_rolled_back + info.path_rolled_back,
+        rejections=counts.rejections + info.is_rejected.astype(jnp.int32),
+        accepted_lengths=counts.accepted_lengths.at[info.num_accepted].add(took_part),
+        visits=counts.visits + info.is_visited.astype(jnp.int32),
+        accept=counts.accept + accept,
+        accept_squares=counts.accept_squares + accept**2,
+    )
+
+
+class Stats(NamedTuple):
+    """The measures of a generation, each `[B]`, or one for all where taken from `total()`.
+
+    Attributes:
+        counts: The sums that they are read from, as numpy arrays.
+    """
+
+    counts: Counts
+
+    @property
+    def rounds(self) -> np.ndarray:
+        """Rounds, each one forward of the target."""
+        return np.asarray(self.counts.rounds)
+
+    @property
+    def tokens_per_round(self) -> np.ndarray:
+        """Emitted tokens a round, the correction or bonus token among them."""
+        return _ratio(self.counts.emitted, self.counts.rounds)
+
+    @property
+    def accepted_per_round(self) -> np.ndarray:
+        """Accepted draft tokens a round."""
+        return _ratio(self.counts.accepted, self.counts.rounds)
+
+    @property
+    def mean_accepted_run(self) -> np.ndarray:
+        """Draft tokens accepted between two rejections (the M of the papers); all of them where there was none."""
+        return _ratio(self.counts.accepted, np.maximum(self.counts.rejections, 1))
+
+    @property
+    def rollback_path(self) -> np.ndarray:
+        """Share of the draft tokens on the verified path that were not committed."""
+        return _ratio(self.counts.path_rolled_back, self.counts.path_drafted)
+
+    @property
+    def rollback_all(self) -> np.ndarray:
+        """Share of all draft tokens that were not committed."""
+        return _ratio(np.asarray(self.counts.drafted) - np.asarray(self.counts.accepted), self.counts.drafted)
+
+    @property
+    def acceptance(self) -> np.ndarray:
+        """`[…, C]` mean acceptance probability by child rank, over all tested nodes."""
+        visits = np.asarray(self.counts.visits).sum(axis=-1, keepdims=True)
+        return _ratio(np.asarray(self.counts.accept).sum(axis=-2), visits)
+
+    @property
+    def conditional_acceptance(self) -> np.ndarray:
+        """`[…, depth]` share of the rounds which accepted i draft tokens that accepted one more (NaN: none did)."""
+        lengths = np.asarray(self.counts.accepted_lengths)
+        at_least = np.flip(np.cumsum(np.flip(lengths, -1), axis=-1), -1).astype(float)
+        with np.errstate(invalid="ignore"):
+            return at_least[..., 1:] / np.where(at_least[..., :-1] > 0, at_least[..., :-1], np.nan)
+
+    def total(self) -> "Stats":
+        """The same measures over all rows together."""
+        return Stats(Counts(*(np.asarray(leaf).sum(axis=0) for leaf in self.counts)))
+
+    def summary(self) -> dict[str, object]:
+        """The measures of all rows together as plain numbers, for JSON."""
+        total = self if np.ndim(self.counts.rounds) == 0 else self.total()
+        return {
+            "rounds": int(total.rounds),
+            "tokens": int(total.counts.emitted),
+            "drafted": int(total.counts.drafted),
+            "tokens_per_round": float(total.tokens_per_round),
+            "accepted_per_round": float(total.accepted_per_round),
+            "mean_accepted_run": float(total.mean_accepted_run),
+            "rollback_path": float(total.rollback_path),
+            "rollback_all": float(total.rollback_all),
+            "acceptance": [float(value) for value in total.acceptance],
+            "accepted_lengths": [int(value) for value in np.asarray(total.counts.accepted_lengths)],
+        }
+
+
+def _ratio(part: object, whole: object) -> np.ndarray:
+    """Their quotient; 0 where the whole is 0."""
+    part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
+    return part / np.where(whole > 0, whole, 1.0)

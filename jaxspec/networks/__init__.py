@@ -1,0 +1,15 @@
+"""Networks that decoders run, described with Flax nnx. The only place that knows a network."""
+
+from jaxspec.networks.config import Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.load import load, load_tokenizer, save
+from jaxspec.networks.transformer import Transformer
+
+__all__ = [
+    "Llama3RopeScaling",
+    "Transformer",
+    "TransformerConfig",
+    "from_hugging_face",
+    "load",
+    "load_tokenizer",
+    "save",
+]

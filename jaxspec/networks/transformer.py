@@ -1,0 +1,436 @@
+"""`Transformer`: Llama, SmolLM2, Qwen2 and Qwen3 as a `jaxspec.base.Model`, one forward over n tokens in flight.
+
+nnx modules describe the network, with weights stored `[out, in]` as checkpoints have them. They hold no cache: a layer
+reads the context, writes the block and attends to both. Activations run through the layers in one of two forms:
+
+    columns   `[D, n]`, `weight @ x`       the faster one on CPU for few tokens: the weight streams through as it lies
+    rows      `[n, D]`, `x @ weight.T`
+
+and layers either one after another in the program (unrolled) or in a `lax.scan` over stacked weights and caches.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxspec.base import Context, Entries, Output, Params
+from jaxspec.networks.config import TransformerConfig
+
+# Full float32 products where the network is float32; a GPU would otherwise round factors to TF32.
+PRECISION = jax.lax.Precision.HIGHEST
+
+# Score of a slot that may not be seen. Finite, so that a row that sees nothing (padding) stays finite too.
+MASKED = float(np.finfo(np.float32).min)
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer:
+    """A decoder of the Llama family.
+
+    Attributes:
+        config: The network's constants.
+        dtype: Of weights, activations and entries; norms, rotations and softmax run in float32.
+        num_features: K, how many of the last hidden states `Output.hidden` holds, in order. They are those of Hugging
+            Face's `output_hidden_states`: the last one is after the final norm. 0 gives None.
+        columns: Whether activations are `[D, n]` rather than `[n, D]`.
+        scan_layers: Whether layers are scanned. Weights and entries are then stacked over layers; see `stack`.
+    """
+
+    config: TransformerConfig
+    dtype: str = "float32"
+    num_features: int = 0
+    columns: bool = True
+    scan_layers: bool = False
+
+    def __post_init__(self):
+        if not 0 <= self.num_features <= self.config.num_layers + 1:
+            raise ValueError(
+                f"num_features={self.num_features}: a network of {self.config.num_layers} layers has "
+                f"{self.config.num_layers + 1} hidden states, the embedding included."
+            )
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def max_length(self) -> int | None:
+        return self.config.max_length
+
+    def shapes(self) -> Params:
+        """The tree of parameters as `jax.ShapeDtypeStruct`, named as in a checkpoint, layers apart."""
+        ends, layer = _shapes(self)
+        return {**ends, "layers": {str(index): dict(layer) for index in range(self.config.num_layers)}}
+
+    def init(self, key: jax.Array) -> Params:
+        """Random parameters: normal weights, zero biases, norms of one. The key is consumed."""
+        leaves, tree = jax.tree_util.tree_flatten_with_path(self.shapes())
+        keys = jax.random.split(key, len(leaves))
+
+        def draw(path: Any, shape: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+            if path[-1].key == "bias":
+                return jnp.zeros(shape.shape, shape.dtype)
+            if len(shape.shape) == 1:
+                return jnp.ones(shape.shape, shape.dtype)
+            return (self.config.initializer_range * jax.random.normal(key, shape.shape)).astype(shape.dtype)
+
+        drawn = [draw(path, shape, key) for (path, shape), key in zip(leaves, keys, strict=True)]
+        return self.stack(jax.tree.unflatten(tree, drawn))
+
+    def stack(self, params: Params) -> Params:
+        """Parameters as `apply` takes them, from a tree with layers apart: stacked where `scan_layers` says so."""
+        if not self.scan_layers:
+            return params
+        layers = [params["layers"][str(index)] for index in range(self.config.num_layers)]
+        return {**params, "layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
+
+    def unstack(self, params: Params) -> Params:
+        """Parameters with layers apart, as a checkpoint has them: the inverse of `stack`."""
+        if not self.scan_layers:
+            return params
+        layers = {
+            str(i): jax.tree.map(lambda leaf, i=i: leaf[i], params["layers"]) for i in range(self.config.num_layers)
+        }
+        return {**params, "layers": layers}
+
+    def empty(self, slots: int) -> Entries:
+        """Zero keys and values `[KV heads, slots, head_dim]`: one array a layer, or stacked `[L, …]` when scanned."""
+        config = self.config
+        shape = (config.num_kv_heads, slots, config.head_dim)
+        if self.scan_layers:
+            return KeysValues(*(jnp.zeros((config.num_layers, *shape), self.dtype) for _ in range(2)))
+        return tuple(
+            KeysValues(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)) for _ in range(config.num_layers)
+        )
+
+    def embed(self, params: Params, token: jax.Array) -> jax.Array:
+        """`[D]` input embedding of one token."""
+        return params["embed_tokens"]["weight"][token]
+
+    def apply(
+        self,
+        params: Params,
+        tokens: jax.Array,
+        positions: jax.Array,
+        context: Context,
+        block: Entries,
+        slot: jax.Array | int,
+        mask: jax.Array,
+    ) -> Output:
+        """One forward over n tokens in flight; see `jaxspec.base.Model.apply`."""
+        chex.assert_shape([tokens, positions], (tokens.shape[0],))
+        chex.assert_shape(mask, (tokens.shape[0], None))
+        ends_graph, layer_graph = _graphs(self)
+        ends: Ends = nnx.merge(ends_graph, {name: tree for name, tree in params.items() if name != "layers"})
+        step = Step(*rotation(self.config, positions), context.length, slot, mask)
+        run = _scan if self.scan_layers else _unroll
+        states, block = run(layer_graph, params["layers"], ends.embed(tokens), context.entries, block, step)
+        final = ends.normalise(states[-1])
+        hidden = None
+        if self.num_features:
+            kept = [*states[:-1], final][-self.num_features :]
+            hidden = jnp.stack([ends.rows(state) for state in kept], axis=1)
+        return Output(ends.logits(final), hidden, block)
+
+
+class KeysValues(NamedTuple):
+    """What one layer stores for its tokens.
+
+    Attributes:
+        keys: `[KV heads, slots, head_dim]`, rotated.
+        values: `[KV heads, slots, head_dim]`.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+
+
+class Step(NamedTuple):
+    """What all layers share in one call.
+
+    Attributes:
+        cosines: `[n, head_dim / 2]` float32.
+        sines: `[n, head_dim / 2]` float32.
+        length: `[]` int32 committed tokens.
+        slot: Where the n tokens' entries begin in the block.
+        mask: `[n, N]` bool.
+    """
+
+    cosines: jax.Array
+    sines: jax.Array
+    length: jax.Array
+    slot: jax.Array | int
+    mask: jax.Array
+
+
+class Linear(nnx.Module):
+    """`weight @ x + bias` for each of n tokens, in columns or rows."""
+
+    def __init__(self, num_in: int, num_out: int, bias: bool, model: Transformer):
+        self.weight = nnx.Param(jnp.zeros((num_out, num_in), model.dtype))
+        self.bias = nnx.Param(jnp.zeros(num_out, model.dtype)) if bias else None
+        self.columns = model.columns
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        weight = self.weight[...]
+        y = jnp.matmul(weight, x, precision=PRECISION) if self.columns else jnp.matmul(x, weight.T, precision=PRECISION)
+        if self.bias is None:
+            return y
+        return y + jnp.expand_dims(self.bias[...], 1 if self.columns else 0)
+
+
+class RMSNorm(nnx.Module):
+    """Division by the root mean square over the features, which lie on `axis`, then a weight for each feature."""
+
+    def __init__(self, num_features: int, axis: int, model: Transformer):
+        self.weight = nnx.Param(jnp.ones(num_features, model.dtype))
+        self.axis = axis
+        self.epsilon = model.config.rms_norm_eps
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=self.axis, keepdims=True) + self.epsilon)
+        others = [axis for axis in range(x.ndim) if axis != self.axis % x.ndim]
+        return (wide * scale).astype(x.dtype) * jnp.expand_dims(self.weight[...], others)
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention over a context that is read and a block that is written."""
+
+    def __init__(self, model: Transformer):
+        config = model.config
+        self.columns = model.columns
+        self.head_dim = config.head_dim
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q_proj = Linear(config.hidden_size, queries, config.attention_bias, model)
+        self.k_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
+        self.v_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
+        self.o_proj = Linear(queries, config.hidden_size, config.attention_output_bias, model)
+        self.q_norm = RMSNorm(config.head_dim, -1, model) if config.qk_norm else _unchanged
+        self.k_norm = RMSNorm(config.head_dim, -1, model) if config.qk_norm else _unchanged
+
+    def __call__(
+        self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
+    ) -> tuple[jax.Array, KeysValues]:
+        queries = rotate(self.q_norm(self._heads(self.q_proj(x))), step)
+        keys = rotate(self.k_norm(self._heads(self.k_proj(x))), step)
+        values = self._heads(self.v_proj(x))
+        block = KeysValues(
+            jax.lax.dynamic_update_slice(block.keys, keys.astype(block.keys.dtype), (0, step.slot, 0)),
+            jax.lax.dynamic_update_slice(block.values, values.astype(block.values.dtype), (0, step.slot, 0)),
+        )
+        return self.o_proj(self._merge(attend(queries, context, block, step))), block
+
+    def _heads(self, x: jax.Array) -> jax.Array:
+        """`[heads, n, head_dim]` from columns or rows."""
+        if self.columns:
+            return x.reshape(-1, self.head_dim, x.shape[1]).swapaxes(1, 2)
+        return x.reshape(x.shape[0], -1, self.head_dim).swapaxes(0, 1)
+
+    def _merge(self, x: jax.Array) -> jax.Array:
+        """Columns or rows from `[heads, n, head_dim]`."""
+        if self.columns:
+            return x.swapaxes(1, 2).reshape(-1, x.shape[1])
+        return x.swapaxes(0, 1).reshape(x.shape[1], -1)
+
+
+class MLP(nnx.Module):
+    """Feed-forward layer with a SiLU gate."""
+
+    def __init__(self, model: Transformer):
+        config = model.config
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, model)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, model)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias, model)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nnx.Module):
+    """Attention and feed-forward, each normalised in front and added behind."""
+
+    def __init__(self, model: Transformer):
+        features = 0 if model.columns else -1
+        self.input_layernorm = RMSNorm(model.config.hidden_size, features, model)
+        self.self_attn = Attention(model)
+        self.post_attention_layernorm = RMSNorm(model.config.hidden_size, features, model)
+        self.mlp = MLP(model)
+
+    def __call__(
+        self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
+    ) -> tuple[jax.Array, KeysValues]:
+        attended, block = self.self_attn(self.input_layernorm(x), context, block, step)
+        x = x + attended
+        return x + self.mlp(self.post_attention_layernorm(x)), block
+
+
+class Embedding(nnx.Module):
+    """A table of V rows."""
+
+    def __init__(self, model: Transformer):
+        self.weight = nnx.Param(jnp.zeros((model.config.vocab_size, model.config.hidden_size), model.dtype))
+
+
+class Ends(nnx.Module):
+    """What stands before and behind the layers."""
+
+    def __init__(self, model: Transformer):
+        config = model.config
+        self.columns = model.columns
+        self.embed_tokens = Embedding(model)
+        self.norm = RMSNorm(config.hidden_size, 0 if model.columns else -1, model)
+        self.lm_head = (
+            None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, False, model)
+        )
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """Embeddings of `[n]` tokens, in columns or rows."""
+        x = self.embed_tokens.weight[...][tokens]
+        # The barrier keeps columns columns: XLA would fold the transpose into every product behind it.
+        return jax.lax.optimization_barrier(x.T) if self.columns else x
+
+    def normalise(self, x: jax.Array) -> jax.Array:
+        return self.norm(x)
+
+    def rows(self, x: jax.Array) -> jax.Array:
+        """`[n, D]` from columns or rows."""
+        return x.T if self.columns else x
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """`[n, V]` from normalised hidden states."""
+        weight = self.embed_tokens.weight[...] if self.lm_head is None else self.lm_head.weight[...]
+        if self.columns:
+            return jax.lax.optimization_barrier(jnp.matmul(weight, x, precision=PRECISION)).T
+        return jnp.matmul(x, weight.T, precision=PRECISION)
+
+
+def attend(queries: jax.Array, context: KeysValues, block: KeysValues, step: Step) -> jax.Array:
+    """`[H, n, head_dim]` of one softmax over the context's first `length` slots and the block under its mask.
+
+    The segments keep their own score arrays and share one maximum and one denominator, so no cache is concatenated.
+
+    Args:
+        queries: `[H, n, head_dim]`, rotated; heads that share a key head are neighbours.
+        context: `[KV heads, S, head_dim]` each.
+        block: `[KV heads, N, head_dim]` each, the n tokens' own entries among them.
+        step: Length and mask.
+    """
+    num_heads, n, head_dim = queries.shape
+    num_kv_heads, slots, _ = context.keys.shape
+    grouped = queries.reshape(num_kv_heads, -1, head_dim)
+    groups = num_heads // num_kv_heads
+
+    def scores(keys: jax.Array) -> jax.Array:
+        return jnp.einsum(
+            "kqd,ksd->kqs", grouped, keys, precision=PRECISION, preferred_element_type=jnp.float32
+        ) / math.sqrt(head_dim)
+
+    def mix(weights: jax.Array, values: jax.Array) -> jax.Array:
+        return jnp.einsum(
+            "kqs,ksd->kqd",
+            weights.astype(values.dtype),
+            values,
+            precision=PRECISION,
+            preferred_element_type=jnp.float32,
+        )
+
+    committed = jnp.arange(slots) < step.length
+    in_context = jnp.where(committed[None, None, :], scores(context.keys), MASKED)
+    in_block = jnp.where(jnp.tile(step.mask, (groups, 1))[None], scores(block.keys), MASKED)
+    top = jnp.maximum(in_context.max(-1, initial=MASKED, keepdims=True), in_block.max(-1, keepdims=True))
+    context_weights, block_weights = jnp.exp(in_context - top), jnp.exp(in_block - top)
+    total = context_weights.sum(-1, keepdims=True) + block_weights.sum(-1, keepdims=True)
+    mixed = (mix(context_weights, context.values) + mix(block_weights, block.values)) / total
+    return mixed.reshape(num_heads, n, head_dim).astype(queries.dtype)
+
+
+def rotation(config: TransformerConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines `[n, head_dim / 2]` float32 of each position's angles."""
+    angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(inverse_frequencies(config))[None, :]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+@functools.lru_cache(maxsize=64)
+def inverse_frequencies(config: TransformerConfig) -> np.ndarray:
+    """`[head_dim / 2]` float32 radians a position turns each pair of features by, Llama 3's scaling applied."""
+    frequencies = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
+    scaling = config.rope_scaling
+    if scaling is not None:
+        # Turns within the old context: slow frequencies are divided by the factor, fast ones stay, a ramp between.
+        turns = scaling.original_max_length * frequencies / (2 * np.pi)
+        ramp = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+        kept = np.clip(ramp, 0, 1)
+        frequencies = frequencies * (kept + (1 - kept) / scaling.factor)
+    return frequencies.astype(np.float32)
+
+
+def rotate(x: jax.Array, step: Step) -> jax.Array:
+    """`[heads, n, head_dim]` turned by each token's angles; feature i pairs with i + head_dim / 2."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cosines, sines = step.cosines[None], step.sines[None]
+    turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
+    return turned.astype(x.dtype)
+
+
+def _unchanged(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _unroll(
+    graph: nnx.GraphDef[Layer], params: Params, x: jax.Array, context: Entries, block: Entries, step: Step
+) -> tuple[list[jax.Array], Entries]:
+    """Hidden states in front of and behind each layer, and the written block."""
+    states, written = [x], []
+    for index in range(len(context)):
+        layer = nnx.merge(graph, params[str(index)])
+        x, entries = layer(x, context[index], block[index], step)
+        states.append(x)
+        written.append(entries)
+    return states, tuple(written)
+
+
+def _scan(
+    graph: nnx.GraphDef[Layer], params: Params, x: jax.Array, context: Entries, block: Entries, step: Step
+) -> tuple[list[jax.Array], Entries]:
+    """As `_unroll`. Entries are closed over and indexed: as scan inputs under `vmap` they would be transposed."""
+    num_layers, n = context.keys.shape[0], step.mask.shape[0]
+
+    def body(
+        x: jax.Array, layer_index_params: tuple[jax.Array, Params]
+    ) -> tuple[jax.Array, tuple[jax.Array, KeysValues]]:
+        index, layer_params = layer_index_params
+        take: Callable[[jax.Array], jax.Array] = functools.partial(
+            jax.lax.dynamic_index_in_dim, index=index, keepdims=False
+        )
+        layer = nnx.merge(graph, layer_params)
+        x, entries = layer(x, jax.tree.map(take, context), jax.tree.map(take, block), step)
+        new = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, step.slot, n, 1), entries)
+        return x, (x, new)
+
+    _, (states, new) = jax.lax.scan(body, x, (jnp.arange(num_layers), params))
+    written = jax.tree.map(
+        lambda leaf, entries: jax.lax.dynamic_update_slice(leaf, entries, (0, 0, step.slot, 0)), block, new
+    )
+    return [x, *states], written
+
+
+@functools.lru_cache(maxsize=64)
+def _graphs(model: Transformer) -> tuple[nnx.GraphDef[Ends], nnx.GraphDef[Layer]]:
+    return tuple(nnx.split(nnx.eval_shape(lambda: kind(model)))[0] for kind in (Ends, Layer))  # pyright: ignore
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(model: Transformer) -> tuple[Params, Params]:
+    return tuple(
+        nnx.to_pure_dict(nnx.split(nnx.eval_shape(lambda: kind(model)))[1])  # pyright: ignore
+        for kind in (Ends, Layer)
+    )

@@ -1,0 +1,274 @@
+"""From logits to distributions, and draws from them: the one pipeline that every method uses.
+
+Target logits pass through bias, temperature, top-k, top-p and min-p, in this order; draft logits through bias and the
+draft's own temperature only (filtering a draft is lossless too, but can leave its siblings without support). Which
+options are in use is static (an unused one is None in `Options`, so the program does not contain it); their values are
+traced and belong to a row. All functions are written for one row and work in float32 whatever the network's dtype.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+BLOCK = 256
+"""Tokens of one block in the two-level searches over the vocabulary."""
+
+FLOOR = -256.0
+"""Log-probability that stands for zero in a draw without replacement: below every float32 log-probability with noise
+(at least -87.4 - 4.5), so such tokens come last, in the order of their noise, which is a uniform order."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampling:
+    """How the next token is drawn from the target. Each value is one for all rows, or one a row (`[B]`).
+
+    Attributes:
+        temperature: 0 is greedy: the arg-max, lowest id first.
+        top_k: Keeps the k largest logits (all that tie with the k-th); 0 keeps all.
+        top_p: Keeps the smallest set of largest probabilities whose sum reaches p (all that tie with its last); 1 keeps
+            all. It reads the distribution that temperature and top-k leave.
+        min_p: Drops tokens below `min_p` times the largest probability; 0 drops none.
+        bias: Added to the logits before everything else: `{token: value}`, `[V]` or `[B, V]`; -inf bans a token.
+    """
+
+    temperature: float | Sequence[float] | np.ndarray = 0.0
+    top_k: int | Sequence[int] | np.ndarray = 0
+    top_p: float | Sequence[float] | np.ndarray = 1.0
+    min_p: float | Sequence[float] | np.ndarray = 0.0
+    bias: Mapping[int, float] | np.ndarray | jax.Array | None = None
+
+
+class Options(NamedTuple):
+    """`Sampling` as traced values; None for an option that no row uses.
+
+    Attributes:
+        temperature: `[]` float32, or None where every row and its draft are greedy.
+        draft_temperature: `[]` float32; None exactly where `temperature` is.
+        top_k: `[]` int32.
+        top_p: `[]` float32.
+        min_p: `[]` float32.
+        bias: `[V]` float32.
+    """
+
+    temperature: jax.Array | None = None
+    draft_temperature: jax.Array | None = None
+    top_k: jax.Array | None = None
+    top_p: jax.Array | None = None
+    min_p: jax.Array | None = None
+    bias: jax.Array | None = None
+
+
+def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: int) -> Options:
+    """The options of a batch, checked, each with a leading axis of B rows.
+
+    Args:
+        sampling: The user's values.
+        draft_temperature: Like `Sampling.temperature`, for the draft; None: the target's.
+        batch: B.
+        vocab_size: V of the target.
+
+    Raises:
+        ValueError: A value out of range or of another length than B.
+    """
+    temperature = _rows("temperature", sampling.temperature, batch, np.float32, 0.0, math.inf)
+    draft = temperature
+    if draft_temperature is not None:
+        draft = _rows("draft_temperature", draft_temperature, batch, np.float32, 0.0, math.inf)
+    top_k = _rows("top_k", sampling.top_k, batch, np.int32, 0, 2**31 - 1)
+    top_p = _rows("top_p", sampling.top_p, batch, np.float32, 0.0, 1.0)
+    if (top_p == 0).any():
+        raise ValueError("top_p=0 keeps no token; give a value in (0, 1], or temperature=0 for greedy decoding.")
+    min_p = _rows("min_p", sampling.min_p, batch, np.float32, 0.0, 1.0)
+    bias = _bias(sampling.bias, batch, vocab_size)
+    if not temperature.any() and not draft.any():  # filters never remove the arg-max
+        return Options(bias=bias)
+    return Options(
+        temperature=jnp.asarray(temperature),
+        draft_temperature=jnp.asarray(draft),
+        top_k=jnp.asarray(top_k) if top_k.any() else None,
+        top_p=jnp.asarray(top_p) if (top_p < 1).any() else None,
+        min_p=jnp.asarray(min_p) if min_p.any() else None,
+        bias=bias,
+    )
+
+
+def adjust(options: Options, logits: jax.Array) -> jax.Array:
+    """`[V]` float32 logits with what acts on logits before temperature: the bias."""
+    logits = logits.astype(jnp.float32)
+    return logits if options.bias is None else logits + options.bias
+
+
+def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
+    """`[V]` float32 probabilities of the next token, by the whole pipeline; one-hot at temperature 0."""
+    logits = adjust(options, logits)
+    if options.temperature is None:
+        return _one_hot(logits)
+    scaled = _temper(logits, options.temperature)
+    if options.top_k is not None:
+        scaled = jnp.where(_largest(logits, options.top_k), scaled, -jnp.inf)
+    probs = jax.nn.softmax(scaled)
+    if options.top_p is not None:
+        probs = _normalise(jnp.where(_nucleus(probs, options.top_p), probs, 0.0))
+    if options.min_p is not None:
+        probs = _normalise(jnp.where(probs >= options.min_p * probs.max(), probs, 0.0))
+    return jnp.where(options.temperature > 0, probs, _one_hot(logits))
+
+
+def draft_logits(options: Options, logits: jax.Array) -> jax.Array:
+    """`[V]` float32 logits that the draft proposes from: bias and the draft's temperature; at 0, without temperature."""
+    logits = adjust(options, logits)
+    return logits if options.draft_temperature is None else _temper(logits, options.draft_temperature)
+
+
+def distribution(logits: jax.Array) -> jax.Array:
+    """`[V]` float32 softmax in which anything below the smallest normal float32 is exactly 0.
+
+    Draws and tests read this same array, so that a token which the draw takes for impossible is impossible to the
+    test as well.
+    """
+    probs = jax.nn.softmax(logits.astype(jnp.float32))
+    return jnp.where(probs < jnp.finfo(jnp.float32).tiny, 0.0, probs)
+
+
+def draw(key: jax.Array, weights: jax.Array) -> jax.Array:
+    """`[]` int32 token drawn in proportion to `[V]` weights, which need not sum to one; the key is consumed.
+
+    An inverse-CDF draw in two levels, a block of the vocabulary and a token within it, each from a uniform of its own
+    with 23 bits: exact but for float32 rounding of the sums. A block whose share lies below 2^-23 is drawn with an
+    error of that size; inside a block shares of the block down to 2^-23 are told apart. Zero weights are never drawn.
+    """
+    uniforms = jax.random.uniform(key, (2,))
+    blocks = _blocks(weights, 0.0)
+    block = _invert(uniforms[0], blocks.sum(axis=1))
+    return block * blocks.shape[1] + _invert(uniforms[1], blocks[block])
+
+
+def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> jax.Array:
+    """`[count]` int32 different tokens in draw order, drawn one after another without replacement; the key is consumed.
+
+    Gumbel-top-k: the order of logit + Gumbel noise is the order of successive draws from the renormalised rest (Kool et
+    al. 2019, arXiv 1903.06059). When the support of `distribution(logits)` is exhausted, the rest is drawn uniformly
+    from the tokens that remain. A smaller `count` gives a prefix of a larger one.
+    """
+    logits = logits.astype(jnp.float32)
+    scores = jnp.where(distribution(logits) > 0, logits - logits.max(), FLOOR)
+    return top_k(scores + jax.random.gumbel(key, logits.shape), count)[1]
+
+
+def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """The `count` largest of `[V]` values and their int32 indices, largest first, lower index first among equals.
+
+    In two levels: the k largest must lie in the k blocks with the largest maxima, lower block first among equals.
+    """
+    blocks = _blocks(values, -jnp.inf)
+    if count >= blocks.shape[0]:
+        return jax.lax.top_k(values, count)
+    best = jnp.sort(jax.lax.top_k(blocks.max(axis=1), count)[1])
+    found, positions = jax.lax.top_k(blocks[best].reshape(-1), count)
+    return found, best[positions // blocks.shape[1]] * blocks.shape[1] + positions % blocks.shape[1]
+
+
+def argmax(values: jax.Array) -> jax.Array:
+    """`[]` int32 index of the largest of `[V]` values, the lowest among equals."""
+    return top_k(values, 1)[1][0]
+
+
+def _temper(logits: jax.Array, temperature: jax.Array) -> jax.Array:
+    """Logits over temperature, the largest at 0 so that no temperature overflows; unscaled where it is 0."""
+    return (logits - logits.max()) / jnp.where(temperature > 0, temperature, 1.0)
+
+
+def _one_hot(logits: jax.Array) -> jax.Array:
+    return (jnp.arange(logits.shape[0], dtype=jnp.int32) == argmax(logits)).astype(jnp.float32)
+
+
+def _normalise(weights: jax.Array) -> jax.Array:
+    return weights / weights.sum()
+
+
+def _largest(logits: jax.Array, count: jax.Array) -> jax.Array:
+    """`[V]` bool, the `count` largest logits and what ties with the last of them; all where `count` is 0."""
+    bits = jax.lax.bitcast_convert_type(logits, jnp.int32)
+    ordered = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)  # integers in the order of the floats
+    wanted = jnp.where(count > 0, jnp.minimum(count, logits.shape[0]), logits.shape[0])
+    lowest, highest = jnp.int32(-(2**31)), jnp.int32(2**31 - 1)
+    threshold = _search(lambda level: (ordered >= level).sum(dtype=jnp.int32) >= wanted, lowest, highest)
+    return ordered >= threshold
+
+
+def _nucleus(probs: jax.Array, mass: jax.Array) -> jax.Array:
+    """`[V]` bool, the largest probabilities whose sum first reaches `mass`, and what ties with the last of them."""
+    bits = jax.lax.bitcast_convert_type(probs, jnp.int32)  # of non-negative floats: in their order
+    highest = jax.lax.bitcast_convert_type(probs.max(), jnp.int32)
+    threshold = _search(lambda level: jnp.where(bits >= level, probs, 0.0).sum() >= mass, jnp.int32(0), highest)
+    return (bits >= threshold) | (mass >= 1)
+
+
+def _search(holds: Any, low: jax.Array, high: jax.Array) -> jax.Array:
+    """The largest integer in [low, high] at which a predicate holds that holds below some level only; `low` if none."""
+
+    def halve(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1) + ((low ^ high) & 1)  # their mean, rounded up, without overflow
+        found = holds(middle)
+        return jnp.where(found, middle, low), jnp.where(found, high, middle - 1)
+
+    return jax.lax.fori_loop(0, 32, halve, (low, high))[0]
+
+
+def _blocks(values: jax.Array, fill: float) -> jax.Array:
+    """`[V]` values as rows of `BLOCK` (one row where V is small), the last filled up."""
+    size = min(BLOCK, values.shape[0])
+    return jnp.pad(values, (0, -values.shape[0] % size), constant_values=fill).reshape(-1, size)
+
+
+def _invert(uniform: jax.Array, weights: jax.Array) -> jax.Array:
+    """The first index whose cumulative weight exceeds a uniform share of the total, among positive weights."""
+    cumulative = jnp.cumsum(weights)
+    found = (cumulative > uniform * cumulative[-1]) & (weights > 0)
+    return jnp.where(found.any(), jnp.argmax(found), jnp.argmax(weights)).astype(jnp.int32)
+
+
+def _rows(name: str, value: Any, batch: int, dtype: Any, low: float, high: float) -> np.ndarray:
+    """`[B]` values of one option, checked."""
+    array = np.asarray(value)
+    if array.ndim > 1 or (array.ndim == 1 and array.shape != (batch,)):
+        raise ValueError(f"{name} has shape {array.shape}; give one value, or one for each of the {batch} rows.")
+    if array.dtype.kind not in "iuf" or (dtype is np.int32 and array.dtype.kind == "f"):
+        raise ValueError(f"{name}={value!r} is not {'an integer' if dtype is np.int32 else 'a number'}.")
+    wrong = ~((array >= low) & (array <= high) & np.isfinite(array))
+    if wrong.any():
+        bound = f"at least {low:g}" if math.isinf(high) or high > 1 else f"between {low:g} and {high:g}"
+        raise ValueError(f"{name}={array[wrong].flat[0]} is out of range: it must be finite and {bound}.")
+    return np.ascontiguousarray(np.broadcast_to(array.astype(dtype), (batch,)))
+
+
+def _bias(bias: Any, batch: int, vocab_size: int) -> jax.Array | None:
+    """`[B, V]` logit bias, checked; None where there is none."""
+    if bias is None or (isinstance(bias, Mapping) and not bias):
+        return None
+    if isinstance(bias, Mapping):
+        dense = np.zeros(vocab_size, np.float32)
+        for token, value in bias.items():
+            if not 0 <= token < vocab_size:
+                raise ValueError(
+                    f"bias names token {token}; the target's vocabulary has the ids 0 to {vocab_size - 1}."
+                )
+            dense[token] = value
+    else:
+        dense = np.asarray(bias, np.float32)
+    if dense.shape not in ((vocab_size,), (batch, vocab_size)):
+        raise ValueError(
+            f"bias has shape {dense.shape}; give {{token: value}}, [{vocab_size}] or [{batch}, {vocab_size}]."
+        )
+    if np.isnan(dense).any() or np.isposinf(dense).any():
+        raise ValueError("bias holds NaN or +inf; give finite values, or -inf to ban a token.")
+    dense = np.broadcast_to(dense, (batch, vocab_size))
+    if np.isneginf(dense).all(axis=1).any():
+        raise ValueError("bias bans every token of a row; leave at least one.")
+    return jnp.asarray(dense)

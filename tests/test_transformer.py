@@ -1,0 +1,364 @@
+"""The transformer against transformers+torch (recorded, and directly where torch is installed), and against itself."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxspec.base import Context, Model
+from jaxspec.networks import Transformer, from_hugging_face
+from jaxspec.networks.transformer import inverse_frequencies
+
+DATA = Path(__file__).parent / "data"
+
+_COMMON = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_act": "silu",
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama2": {**_COMMON, "model_type": "llama", "num_key_value_heads": 4},
+    "llama3": {
+        **_COMMON,
+        "model_type": "llama",
+        "rope_theta": 500.0,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
+    },
+    "smollm2": {**_COMMON, "model_type": "llama", "tie_word_embeddings": True, "rope_theta": 1000.0},
+    "llama-biases": {**_COMMON, "model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "qwen2": {**_COMMON, "model_type": "qwen2", "tie_word_embeddings": True, "use_sliding_window": False},
+    "qwen3": {**_COMMON, "model_type": "qwen3", "head_dim": 12, "rms_norm_eps": 1e-6},
+}
+
+TOKENS = np.random.default_rng(3).integers(0, 61, 12).astype(np.int32)
+POSITIONS = np.array([0, 1, 2, 3, 50, 51, 52, 53, 500, 501, 502, 503], np.int32)
+
+
+def random_checkpoint(config: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded tensors by their checkpoint names, in float32, large enough for attention to be far from uniform."""
+    generator = np.random.default_rng(seed)
+    checkpoint = {}
+    for path, shape in jax.tree_util.tree_leaves_with_path(Transformer(from_hugging_face(config)).shapes()):
+        name = ".".join(entry.key for entry in path)
+        noise = generator.standard_normal(shape.shape).astype(np.float32)
+        if name.endswith("norm.weight"):
+            tensor = 1 + 0.2 * noise
+        elif name.endswith("bias"):
+            tensor = 0.3 * noise
+        else:
+            tensor = 1.5 * noise / np.sqrt(shape.shape[-1], dtype=np.float32)
+        checkpoint[name if name.startswith("lm_head") else f"model.{name}"] = tensor
+    return checkpoint
+
+
+def torch_reference(config: dict[str, Any], checkpoint: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """`hidden` `[n, L + 1, D]` and `logits` `[n, V]` of transformers+torch in float32."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).eval()
+    lost = network.load_state_dict({name: torch.tensor(array) for name, array in checkpoint.items()}, strict=False)
+    assert not lost.unexpected_keys
+    assert set(lost.missing_keys) <= ({"lm_head.weight"} if config.get("tie_word_embeddings") else set())
+    with torch.no_grad():
+        output = network(
+            torch.tensor(TOKENS[None], dtype=torch.long),
+            # Without a mask transformers takes a gap in the positions for a second sequence.
+            attention_mask=torch.ones(1, len(TOKENS), dtype=torch.long),
+            position_ids=torch.tensor(POSITIONS[None], dtype=torch.long),
+            output_hidden_states=True,
+        )
+    hidden = torch.stack(output.hidden_states, dim=2)[0]
+    return {"hidden": hidden.numpy(), "logits": output.logits[0].numpy()}
+
+
+def build(family: str = "qwen3", **options: Any) -> tuple[Transformer, Any]:
+    """A tiny model of a family with its seeded parameters."""
+    model = Transformer(from_hugging_face(FAMILIES[family]), **options)
+    params: dict[str, Any] = {}
+    for name, tensor in random_checkpoint(FAMILIES[family]).items():
+        *parents, leaf = name.removeprefix("model.").split(".")
+        branch = functools.reduce(lambda branch, parent: branch.setdefault(parent, {}), parents, params)
+        branch[leaf] = jnp.asarray(tensor, options.get("dtype", "float32"))
+    return model, model.stack(params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, tokens, positions, context, block, slot, mask):
+    return model.apply(params, tokens, positions, context, block, slot, mask)
+
+
+def causal(n: int) -> jax.Array:
+    return jnp.tril(jnp.ones((n, n), bool))
+
+
+def prefill(model, params, tokens, slots=32, positions=None):
+    """The output for a whole prompt, and a context of `slots` slots that holds it."""
+    n = len(tokens)
+    positions = jnp.arange(n) if positions is None else jnp.asarray(positions)
+    context = Context(model.empty(slots), jnp.int32(0))
+    output = apply(model, params, jnp.asarray(tokens), positions, context, model.empty(n), 0, causal(n))
+    return output, commit(context, output.block, n)
+
+
+def commit(context: Context, block, n: int) -> Context:
+    """The context with the first n entries of a block appended: unrolled caches only."""
+    entries = jax.tree.map(
+        lambda cache, new: jax.lax.dynamic_update_slice(cache, new[:, :n], (0, context.length, 0)), context.entries, block
+    )
+    return Context(entries, context.length + n)
+
+
+def assert_close(actual, expected, tolerance=1e-4):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
+
+
+# ---- against transformers ----
+
+
+def layers_of(family: str) -> dict[str, jax.Array]:
+    model, params = build(family, num_features=_COMMON["num_hidden_layers"] + 1)
+    output, _ = prefill(model, params, TOKENS, positions=POSITIONS)
+    return {"hidden": output.hidden, "logits": output.logits}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_layer_equals_the_recorded_one_of_transformers(family):
+    recorded = np.load(DATA / f"transformer_{family}.npz")
+    assert_close(layers_of(family), dict(recorded))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_layer_equals_that_of_torch(family):
+    pytest.importorskip("torch")
+    assert_close(layers_of(family), torch_reference(FAMILIES[family], random_checkpoint(FAMILIES[family])))
+
+
+def test_smollm2_equals_recorded_logits():
+    pairs = pytest.importorskip("jaxspec.pairs")
+    from jaxspec.networks import load, load_tokenizer
+
+    try:
+        path = pairs.fetch("smollm2-135m")
+    except pairs.Unavailable as reason:
+        pytest.skip(str(reason))
+    recorded = np.load(DATA / "smollm2_135m.npz")
+    tokens = recorded["tokens"]
+    assert load_tokenizer(path)(str(recorded["text"]))["input_ids"][: len(tokens)] == tokens.tolist()
+    model, params = load(path)
+    output, _ = prefill(model, params, tokens, slots=256)
+    logits = np.asarray(output.logits)[recorded["positions"]]
+    np.testing.assert_allclose(logits[:, recorded["vocabulary"]], recorded["logits"], atol=1e-3)
+    np.testing.assert_array_equal(np.argsort(-logits, axis=-1)[:, :5], recorded["top"])
+
+
+def test_llama3_frequencies_equal_the_published_piecewise_rule():
+    config = from_hugging_face(FAMILIES["llama3"])
+    expected = []
+    for pair in range(config.head_dim // 2):
+        frequency = config.rope_theta ** (-2 * pair / config.head_dim)
+        wavelength = 2 * np.pi / frequency
+        if wavelength > 256 / 1.0:
+            frequency /= 8
+        elif wavelength >= 256 / 4.0:
+            smooth = (256 / wavelength - 1.0) / (4.0 - 1.0)
+            frequency = (1 - smooth) * frequency / 8 + smooth * frequency
+        expected.append(frequency)
+    np.testing.assert_allclose(inverse_frequencies(config), expected, rtol=1e-6)
+    assert len({round(ratio, 3) for ratio in config.rope_theta ** (-np.arange(0, 8, 2) / 8) / expected}) > 2
+
+
+# ---- against itself ----
+
+
+def test_it_is_a_model():
+    model, _ = build()
+    assert isinstance(model, Model)
+    assert model == build()[0]
+    assert hash(model) == hash(build()[0])
+    assert model.max_length == 1024
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prefill_then_single_steps_equal_one_prefill(family):
+    model, params = build(family)
+    whole, _ = prefill(model, params, TOKENS)
+    output, context = prefill(model, params, TOKENS[:-3])
+    assert_close(output.logits, whole.logits[:-3])
+    for index in range(len(TOKENS) - 3, len(TOKENS)):
+        step = apply(model, params, TOKENS[index : index + 1], jnp.array([index]), context, model.empty(1), 0, causal(1))
+        assert_close(step.logits[0], whole.logits[index])
+        context = commit(context, step.block, 1)
+
+
+def test_a_tree_equals_each_of_its_paths_alone():
+    model, params = build(num_features=2)
+    _, context = prefill(model, params, TOKENS[:5])
+    parents = [-1, 0, 0, 1, 1, 2]
+    nodes = jnp.array([7, 11, 13, 17, 19, 23])
+    paths = [[0]]
+    for node in range(1, 6):
+        paths.append([*paths[parents[node]], node])
+    mask = np.zeros((6, 6), bool)
+    for node, path in enumerate(paths):
+        mask[node, path] = True
+    depths = jnp.array([len(path) - 1 for path in paths])
+    tree = apply(model, params, nodes, 5 + depths, context, model.empty(6), 0, jnp.asarray(mask))
+    for node, path in enumerate(paths):
+        n = len(path)
+        alone = apply(model, params, nodes[jnp.array(path)], 5 + jnp.arange(n), context, model.empty(n), 0, causal(n))
+        assert_close(tree.logits[node], alone.logits[-1])
+        assert_close(tree.hidden[node], alone.hidden[-1])
+
+
+@pytest.mark.parametrize("length", [0, 5])
+def test_garbage_behind_the_length_and_in_unseen_slots_changes_nothing(length):
+    model, params = build()
+    tokens, positions = jnp.asarray(TOKENS[5:8]), length + jnp.arange(3)
+    context = prefill(model, params, TOKENS[:5])[1]._replace(length=jnp.int32(length))
+    mask = jnp.zeros((3, 6), bool).at[:, 1:4].set(causal(3))
+    clean = apply(model, params, tokens, positions, context, model.empty(6), 1, mask)
+    dirty_context = context._replace(entries=jax.tree.map(lambda leaf: leaf.at[:, length:].set(1e4), context.entries))
+    dirty_block = jax.tree.map(lambda leaf: leaf - 1e4, model.empty(6))
+    dirty = apply(model, params, tokens, positions, dirty_context, dirty_block, 1, mask)
+    np.testing.assert_array_equal(dirty.logits, clean.logits)
+    assert np.isfinite(clean.logits).all()
+    jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf[:, [0, 4, 5]], -1e4), dirty.block)
+
+
+def test_a_token_that_sees_nothing_stays_finite():
+    model, params = build()
+    context = Context(model.empty(4), jnp.int32(0))
+    output = apply(model, params, jnp.array([1, 2]), jnp.arange(2), context, model.empty(2), 0, jnp.zeros((2, 2), bool))
+    assert np.isfinite(output.logits).all()
+
+
+def test_context_of_no_slots_equals_an_empty_context():
+    model, params = build()
+    run = functools.partial(apply, model, params, jnp.asarray(TOKENS), jnp.arange(12))
+    outputs = [run(Context(model.empty(slots), jnp.int32(0)), model.empty(12), 0, causal(12)) for slots in (0, 8)]
+    assert_close(outputs[0], outputs[1])
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_rows_of_a_vmap_equal_solo_runs_and_weights_are_not_batched(columns, scan_layers):
+    model, params = build("llama3", columns=columns, scan_layers=scan_layers, num_features=1)
+    slot_axis = 2 if scan_layers else 1
+    entries = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(1), (3, *leaf.shape)), model.empty(9))
+    context = Context(entries, jnp.array([0, 4, 9], jnp.int32))
+    tokens = jnp.asarray(TOKENS).reshape(3, 4)
+    positions = context.length[:, None] + jnp.arange(4)[None, :]
+    block = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), model.empty(4))
+
+    def batched(params, tokens, positions, context, block):
+        return jax.vmap(model.apply, (None, 0, 0, 0, 0, None, None))(
+            params, tokens, positions, context, block, 0, causal(4)
+        )
+
+    together = jax.jit(batched)(params, tokens, positions, context, block)
+    for row in range(3):
+        context_row, block_row = jax.tree.map(lambda leaf, row=row: leaf[row], (context, block))
+        alone = apply(model, params, tokens[row], positions[row], context_row, block_row, 0, causal(4))
+        assert_close(jax.tree.map(lambda leaf, row=row: leaf[row], together), alone)
+    assert together.block[0].keys.shape[1 + slot_axis if scan_layers else 2] == 4
+    text = str(jax.make_jaxpr(batched)(params, tokens, positions, context, block))
+    assert "f32[3,40,32]" not in text
+    assert "f32[3,32,40]" not in text
+
+
+def test_a_traced_slot_equals_a_static_one():
+    model, params = build()
+    _, context = prefill(model, params, TOKENS[:5])
+    block = jax.tree.map(lambda leaf: leaf + 0.5, model.empty(7))
+    mask = jnp.zeros((2, 7), bool).at[:, :5].set(True).at[0, 4].set(False)
+    arguments = (params, jnp.array([3, 4]), jnp.array([5, 6]), context, block)
+    static = jax.jit(lambda arguments, mask: model.apply(*arguments, 3, mask))(arguments, mask)
+    traced = jax.jit(lambda arguments, slot, mask: model.apply(*arguments, slot, mask))(arguments, jnp.int32(3), mask)
+    assert_close(traced, static)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "smollm2", "llama-biases"])
+def test_all_forms_agree(family):
+    def run(columns: bool, scan_layers: bool):
+        model, params = build(family, columns=columns, scan_layers=scan_layers, num_features=4)
+        entries = jax.tree.map(lambda leaf: leaf + 0.25, model.empty(8))
+        mask = jnp.ones((4, 6), bool)
+        output = apply(model, params, TOKENS[:4], POSITIONS[3:7], Context(entries, jnp.int32(5)), model.empty(6), 1, mask)
+        if not scan_layers:
+            output = output._replace(block=jax.tree.map(lambda *leaves: jnp.stack(leaves), *output.block))
+        return output
+
+    first = run(True, False)
+    assert first.hidden.shape == (4, 4, 32)
+    for form in ((True, True), (False, False), (False, True)):
+        assert_close(run(*form), first)
+
+
+def test_features_are_the_last_hidden_states():
+    outputs = []
+    for num_features in (0, 1, 3):
+        model, params = build(num_features=num_features)
+        outputs.append(prefill(model, params, TOKENS)[0].hidden)
+    assert outputs[0] is None
+    assert_close(outputs[1], outputs[2][:, -1:])
+    with pytest.raises(ValueError, match="num_features=5: a network of 3 layers has 4"):
+        build(num_features=5)
+
+
+def test_bfloat16_stays_in_bfloat16_and_near_float32():
+    outputs = []
+    for dtype in ("float32", "bfloat16"):
+        model, params = build("smollm2", dtype=dtype, num_features=1)
+        output, _ = prefill(model, params, TOKENS)
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(output)} == {dtype}
+        outputs.append(np.asarray(output.logits, np.float32))
+    np.testing.assert_allclose(*outputs, atol=0.3)
+
+
+def test_random_parameters_have_the_shapes_and_scales_of_the_config():
+    model = Transformer(from_hugging_face(FAMILIES["qwen2"]))
+    params = model.init(jax.random.key(0))
+    assert jax.tree.map(lambda leaf: leaf.shape, params) == jax.tree.map(lambda leaf: leaf.shape, model.shapes())
+    assert float(params["layers"]["1"]["mlp"]["up_proj"]["weight"].std()) == pytest.approx(0.02, rel=0.1)
+    assert (params["norm"]["weight"] == 1).all()
+    assert (params["layers"]["0"]["self_attn"]["q_proj"]["bias"] == 0).all()
+    np.testing.assert_array_equal(model.embed(params, jnp.int32(5)), params["embed_tokens"]["weight"][5])
+
+
+def test_scanned_parameters_are_a_stack_and_back():
+    model, params = build(scan_layers=True)
+    assert params["layers"]["mlp"]["up_proj"]["weight"].shape == (3, 40, 32)
+    jax.tree.map(np.testing.assert_array_equal, model.unstack(params), build()[1])
+    assert model.empty(5).keys.shape == (3, 2, 5, 12)
+
+
+def test_equal_models_trace_once():
+    traces = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def logits(model, params, tokens):
+        traces.append(model)
+        context = Context(model.empty(0), jnp.int32(0))
+        return model.apply(params, tokens, jnp.arange(3), context, model.empty(3), 0, causal(3)).logits
+
+    for _ in range(2):
+        model, params = build()
+        logits(model, params, jnp.array([1, 2, 3]))
+    assert len(traces) == 1
