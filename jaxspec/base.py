@@ -54,7 +54,10 @@ class Model(Protocol):
     Two models that are equal and hash alike compile once.
     """
 
-    vocab_size: int
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        ...
 
     def init(self, key: jax.Array) -> Params:
         """Random parameters; the key is consumed."""

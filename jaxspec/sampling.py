@@ -120,7 +120,7 @@ def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
 
 
 def draft_logits(options: Options, logits: jax.Array) -> jax.Array:
-    """`[V]` float32 logits that the draft proposes from: bias and the draft's temperature; at 0, without temperature."""
+    """`[V]` float32 logits that the draft proposes from: with bias, over its temperature where that is not 0."""
     logits = adjust(options, logits)
     return logits if options.draft_temperature is None else _temper(logits, options.draft_temperature)
 

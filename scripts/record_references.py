@@ -1,7 +1,7 @@
 """Records what transformers+torch computes, for tests that run without torch.
 
-    python scripts/record_references.py                    every tiny family of tests/test_transformer.py
-    python scripts/record_references.py SmolLM2.gguf       SmolLM2-135M-Instruct too, and how far jaxspec is from it
+python scripts/record_references.py                    every tiny family of tests/test_transformer.py
+python scripts/record_references.py SmolLM2.gguf       SmolLM2-135M-Instruct too, and how far jaxspec is from it
 """
 
 import argparse
@@ -18,11 +18,11 @@ from test_transformer import DATA, FAMILIES, layers_of, prefill, random_checkpoi
 
 from jaxspec.networks import load, load_tokenizer  # noqa: E402
 
-TEXT = """The lighthouse keeper kept two books. In the first, bound in green cloth, she wrote down the weather: wind from
-the north-west at 27 knots, rain after midnight, visibility 1,400 metres. In the second she wrote what she thought about
-while the weather happened, and this one nobody was allowed to read. "A lamp," it began, "is a promise made to people whom
-you will never meet." Years later, when the lamp was run by a small grey computer, a student found both books in a drawer.
-She copied the numbers into a table and computed a mean:
+TEXT = """The lighthouse keeper kept two books. In the first, bound in green cloth, she wrote down the weather: wind
+from the north-west at 27 knots, rain after midnight, visibility 1,400 metres. In the second she wrote what she thought
+about while the weather happened, and this one nobody was allowed to read. "A lamp," it began, "is a promise made to
+people whom you will never meet." Years later, when the lamp was run by a small grey computer, a student found both
+books in a drawer. She copied the numbers into a table and computed a mean:
 
 def mean(values):
     total = 0.0
@@ -30,9 +30,9 @@ def mean(values):
         total += value
     return total / len(values)
 
-The result was unremarkable. Then she opened the second book and read until it was dark. What surprised her most was not
-the loneliness but the jokes: on 3 March 1931, for instance, the keeper reported that the only ship in sight was the one
-in the painting above her stove, and that it, too, appeared to be late. The student laughed, turned the page and"""
+The result was unremarkable. Then she opened the second book and read until it was dark. What surprised her most was
+not the loneliness but the jokes: on 3 March 1931, for instance, the keeper reported that the only ship in sight was
+the one in the painting above her stove, and that it, too, appeared to be late. The student laughed and"""
 NUM_TOKENS = 200
 
 

@@ -1,11 +1,15 @@
 """Toy models that make a decoding bug visible, against the `Model` protocol."""
 
 import dataclasses
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec.base import Context, Entries, Output, Params
+from jaxspec import plan, tree
+from jaxspec.base import Context, Entries, Model, Output, Params
+from jaxspec.networks import Transformer, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +110,79 @@ class RandomLM(_Toy):
 
     def logits(self, params, tokens, positions, context, block, mask):
         return params["table"][(31 * positions + tokens) % 64]
+
+
+@dataclasses.dataclass(frozen=True)
+class WideLM(_Toy):
+    """Logits from the sum of all visible entries, which are `[slots, width]` floats: a cache worth not copying."""
+
+    width: int = 4096
+
+    def init(self, key):
+        first, second = jax.random.split(key)
+        return {
+            "in": jax.random.normal(first, (self.vocab_size, self.width)),
+            "out": jax.random.normal(second, (self.width, self.vocab_size)),
+        }
+
+    def empty(self, slots: int) -> Entries:
+        return jnp.zeros((slots, self.width))
+
+    def apply(self, params, tokens, positions, context: Context, block, slot, mask) -> Output:
+        block = jax.lax.dynamic_update_slice(block, params["in"][tokens], (slot, 0))
+        committed = jnp.arange(context.entries.shape[0]) < context.length
+        past = committed.astype(jnp.float32) @ context.entries
+        return Output((past[None] + mask.astype(jnp.float32) @ block) @ params["out"], None, block)
+
+
+class Pair(NamedTuple):
+    """A target, a draft that agrees with it now and then, and the parameters of both."""
+
+    target: Model
+    draft: Model
+    params: dict[str, Params]
+
+
+@functools.cache
+def pair(name: str) -> Pair:
+    """One of `PAIRS` by its name."""
+    return PAIRS[name]()
+
+
+def _related(model: Model, noise: float) -> Pair:
+    """A model, and as its draft the same with noise on its parameters."""
+    params = model.init(jax.random.key(11))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(12), len(leaves))
+    noisy = [leaf + noise * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return Pair(model, model, {"target": params, "draft": jax.tree.unflatten(structure, noisy)})
+
+
+def _hashed() -> Pair:
+    params = CtxLM(11).init(jax.random.key(11))
+    return Pair(CtxLM(11), CtxLM(11, noise=0.3), {"target": params, "draft": params})
+
+
+TINY = Transformer(TransformerConfig(61, 32, 40, 2, 4, 2, 8, initializer_range=0.3))
+"""A random two-layer Llama with 4 query and 2 key-value heads and an odd vocabulary."""
+
+PAIRS = {
+    "ctx": _hashed,
+    "pos": functools.partial(_related, PosLM(11), 0.7),
+    "table": functools.partial(_related, TableLM(11), 0.7),
+    "tiny": functools.partial(_related, TINY, 0.03),
+}
+
+TREES = {
+    "chain1": tree.chain(1),
+    "chain3": tree.chain(3),
+    "chain5": tree.chain(5),
+    "star": tree.star(4),
+    "binary": tree.k_ary(2, 3),
+    "ternary": tree.k_ary(3, 2),
+    "comb": tree.comb(3, 3),
+    "optimal": plan.optimal_tree([0.5, 0.2, 0.1], 12),
+}
 
 
 def _mix(x):

@@ -1,6 +1,5 @@
 """A batch of prompts, checked on the host and laid out as rows."""
 
-import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,10 @@ from jaxspec import cache, sampling
 from jaxspec.base import Params
 from jaxspec.decode.state import PAD_STOP, Decoder, Row
 from jaxspec.sampling import Sampling
+
+MIN_STOP_IDS = 4
+
+_INTEGER = (int, np.integer)
 
 
 class Request(NamedTuple):
@@ -146,15 +149,16 @@ def _limits(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
 
 def _stop_ids(stop_ids: Any, batch: int, vocab_size: int) -> np.ndarray:
     """`[B, K]` stop ids; K is a power of two, so that their number seldom compiles anything."""
-    listed = [] if stop_ids is None else [stop_ids] if isinstance(stop_ids, numbers.Integral) else list(stop_ids)
-    is_shared = all(isinstance(stop, numbers.Integral) for stop in listed)
-    rows = [listed] * batch if is_shared else [list(row) for row in listed]
+    listed = [] if stop_ids is None else [stop_ids] if isinstance(stop_ids, _INTEGER) else list(stop_ids)
+    is_shared = all(isinstance(stop, _INTEGER) for stop in listed)
+    rows = [listed] * batch if is_shared else [[stop] if isinstance(stop, _INTEGER) else list(stop) for stop in listed]
     if len(rows) != batch:
         raise ValueError(f"stop_ids has {len(rows)} lists for {batch} rows; give one list of ids, or one for each row.")
     for stop in (stop for row in rows for stop in row):
-        if not isinstance(stop, numbers.Integral) or not PAD_STOP <= stop < vocab_size:
+        if not isinstance(stop, _INTEGER) or not PAD_STOP <= stop < vocab_size:
             raise ValueError(f"stop_ids holds {stop!r}; ids lie between 0 and {vocab_size - 1} (-1 or None: no stop).")
-    width = max(4, 1 << (max(len(row) for row in rows) - 1).bit_length()) if any(rows) else 4
+    longest = max(map(len, rows))
+    width = MIN_STOP_IDS if longest <= MIN_STOP_IDS else 1 << (longest - 1).bit_length()
     return np.array([[*row, *[PAD_STOP] * (width - len(row))] for row in rows], np.int32)
 
 

@@ -68,7 +68,7 @@ def constants_of(tree: TokenTree) -> Constants:
     runs = []
     for _, group in itertools.groupby(levels[1:], key=shape):
         run = tuple(group)
-        # A scan hands the tokens of a level to the next, so all its levels, and the one it starts from, are equally wide.
+        # A scan hands a level's tokens to the next: all its levels, and the one it starts from, are equally wide.
         width = len(run[0].parents)
         before = len(tree.level_nodes[int(run[0].depth)])
         runs.extend([run] if before == width else [run[:1], run[1:]])

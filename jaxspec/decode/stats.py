@@ -26,17 +26,17 @@ class Counts(NamedTuple):
         accept_squares: `[depth, C]` sums of their squares.
     """
 
-    rounds: jax.Array
-    emitted: jax.Array
-    accepted: jax.Array
-    drafted: jax.Array
-    path_drafted: jax.Array
-    path_rolled_back: jax.Array
-    rejections: jax.Array
-    accepted_lengths: jax.Array
-    visits: jax.Array
-    accept: jax.Array
-    accept_squares: jax.Array
+    rounds: jax.Array | np.ndarray
+    emitted: jax.Array | np.ndarray
+    accepted: jax.Array | np.ndarray
+    drafted: jax.Array | np.ndarray
+    path_drafted: jax.Array | np.ndarray
+    path_rolled_back: jax.Array | np.ndarray
+    rejections: jax.Array | np.ndarray
+    accepted_lengths: jax.Array | np.ndarray
+    visits: jax.Array | np.ndarray
+    accept: jax.Array | np.ndarray
+    accept_squares: jax.Array | np.ndarray
 
 
 def zeros(decoder: Decoder) -> Counts:
@@ -64,7 +64,7 @@ def add(counts: Counts, info: Info) -> Counts:
         path_drafted=counts.path_drafted + info.path_drafted,
         path_rolled_back=counts.path_rolled_back + info.path_rolled_back,
         rejections=counts.rejections + info.is_rejected.astype(jnp.int32),
-        accepted_lengths=counts.accepted_lengths.at[info.num_accepted].add(took_part),
+        accepted_lengths=jnp.asarray(counts.accepted_lengths).at[info.num_accepted].add(took_part),
         visits=counts.visits + info.is_visited.astype(jnp.int32),
         accept=counts.accept + accept,
         accept_squares=counts.accept_squares + accept**2,
@@ -124,9 +124,13 @@ class Stats(NamedTuple):
         with np.errstate(invalid="ignore"):
             return at_least[..., 1:] / np.where(at_least[..., :-1] > 0, at_least[..., :-1], np.nan)
 
-    def total(self) -> "Stats":
-        """The same measures over all rows together."""
-        return Stats(Counts(*(np.asarray(leaf).sum(axis=0) for leaf in self.counts)))
+    def total(self, num_rows: int | None = None) -> "Stats":
+        """The same measures over all rows together, or over the first `num_rows`."""
+        return Stats(Counts(*(np.asarray(leaf)[:num_rows].sum(axis=0) for leaf in self.counts)))
+
+    def merged(self, other: "Stats") -> "Stats":
+        """The same measures over the rounds of both."""
+        return Stats(Counts(*(np.add(mine, theirs) for mine, theirs in zip(self.counts, other.counts, strict=True))))
 
     def summary(self) -> dict[str, object]:
         """The measures of all rows together as plain numbers, for JSON."""

@@ -6,6 +6,7 @@ verification rule, and commits the accepted path.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -80,13 +81,12 @@ class TreeDecoder:
             )
         if self.draft.vocab_size < self.target.vocab_size:
             raise ValueError(
-                f"The draft has {self.draft.vocab_size} tokens and the target {self.target.vocab_size}: draft and target "
-                "must share a tokenizer, and only padding rows may differ, behind the target's. pairs.pair cuts both to "
-                "the tokenizer's size."
+                f"The draft has {self.draft.vocab_size} tokens and the target {self.target.vocab_size}: both need "
+                "one tokenizer, and only padding rows behind the target's may differ. pairs.pair cuts both."
             )
         if self.tree.max_children > self.target.vocab_size:
             raise ValueError(
-                f"The tree has {self.tree.max_children} siblings, but there are {self.target.vocab_size} different tokens."
+                f"The tree has {self.tree.max_children} siblings, but there are only {self.target.vocab_size} tokens."
             )
 
     @property
@@ -132,57 +132,24 @@ class TreeDecoder:
         The draft's context lacks the token before the root (it was a leaf, or the rule's own), so the root's step
         carries that token in front.
         """
-        row, context, constants = state.row, state.contexts["draft"], constants_of(self.tree)
-        has_previous = row.num_tokens > 1
-        block = self.draft.empty(constants.num_slots)
-        root = row.root[None]
-
-        def step(block: Entries, level_tokens: jax.Array, level: Level, catch_up: jax.Array | None) -> tuple:
-            tokens = level_tokens[level.expanded]
-            positions = jnp.full(tokens.shape, row.root_position + level.depth, jnp.int32)
-            mask = jnp.asarray(level.mask) & (has_previous | jnp.asarray(constants.is_node_slot))[None]
-            slot = jnp.asarray(level.slot, jnp.int32)
-            if catch_up is not None:
-                tokens = jnp.concatenate([catch_up, tokens])
-                positions = jnp.concatenate([jnp.maximum(positions[:1] - 1, 0), positions])
-                mask = jnp.concatenate([jnp.asarray(constants.catch_up_mask), mask])
-                slot = slot - 1
-            output = self.draft.apply(params, tokens, positions, context, block, slot, mask)
-            logits = output.logits[-level.nodes.shape[0] :, : self.target.vocab_size]
-            children, probs = jax.vmap(functools.partial(self._propose, row, key), in_axes=(0, 0, None))(
-                jnp.asarray(level.nodes), logits, level.children_shape.shape[-1]
-            )
-            return output.block, children[level.parents, level.ranks], probs
-
+        row, constants = state.row, constants_of(self.tree)
+        step = functools.partial(self._draft_level, params, state, key)
         previous = row.tokens[jnp.maximum(row.num_tokens - 2, 0)][None]
-        block, level_tokens, probs = step(block, root, constants.levels[0], previous)
-        tokens, distributions = [root, level_tokens], [probs]
+        block, level_tokens, probs = step(
+            self.draft.empty(constants.num_slots), row.root[None], constants.levels[0], previous
+        )
+        tokens, distributions = [row.root[None], level_tokens], [probs]
         for run in constants.runs:
-            if len(run) == 1:
-                block, level_tokens, probs = step(block, level_tokens, run[0], None)
-                tokens.append(level_tokens)
-                distributions.append(probs)
-                continue
-            # Levels of one shape are one scan, so that the compile time does not grow with a chain's length.
-            stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *run)
-
-            def body(carry: tuple, level: Level) -> tuple[tuple, tuple]:
-                block, level_tokens, probs = step(*carry, level, None)
-                return (block, level_tokens), (level_tokens, probs)
-
-            (block, level_tokens), (run_tokens, run_probs) = jax.lax.scan(body, (block, level_tokens), stacked)
+            block, run_tokens, run_probs = _draft_run(step, block, level_tokens, run)
+            level_tokens = run_tokens[-1]
             tokens.append(run_tokens.reshape(-1))
             distributions.append(None if run_probs is None else run_probs.reshape(-1, run_probs.shape[-1]))
+        is_active = jnp.asarray(self.tree.depths) > 0
         limit = getattr(self.draft, "max_length", None)
-        is_active = jnp.ones(self.tree.size, bool)
         if limit is not None:  # a node was proposed by its parent's forward, whose position must lie below the limit
-            is_active = row.root_position + self.tree.depths <= limit
-        return Drafted(
-            jnp.concatenate(tokens),
-            is_active & (jnp.asarray(self.tree.depths) > 0),
-            None if distributions[0] is None else jnp.concatenate(distributions),
-            block,
-        )
+            is_active &= row.root_position + self.tree.depths <= limit
+        kept = [probs for probs in distributions if probs is not None]
+        return Drafted(jnp.concatenate(tokens), is_active, jnp.concatenate(kept) if kept else None, block)
 
     def resolve(self, row: Row, drafted: Drafted, logits: jax.Array, key: jax.Array) -> Resolved:
         """What the target's `[N, V]` logits make of the drafted tree."""
@@ -230,6 +197,45 @@ class TreeDecoder:
         )
         return State(row, {"target": target, "draft": draft}), info
 
+    def _draft_level(
+        self,
+        params: Params,
+        state: State,
+        key: jax.Array,
+        block: Entries,
+        level_tokens: jax.Array,
+        level: Level,
+        catch_up: jax.Array | None = None,
+    ) -> tuple[Entries, jax.Array, jax.Array | None]:
+        """The block after one draft step, the next level's tokens, and the `[E, V]` distributions they come from.
+
+        Args:
+            params: The draft's parameters.
+            state: The state at the beginning of the round.
+            key: The round's key.
+            block: The draft's block.
+            level_tokens: Tokens of the nodes of this depth.
+            level: The step's constants.
+            catch_up: `[1]`, the token that goes in front of the root; None below it.
+        """
+        row, constants = state.row, constants_of(self.tree)
+        tokens = level_tokens[level.expanded]
+        positions = jnp.full(tokens.shape, row.root_position + level.depth, jnp.int32)
+        has_previous = row.num_tokens > 1
+        mask = jnp.asarray(level.mask) & (has_previous | jnp.asarray(constants.is_node_slot))[None]
+        slot = jnp.asarray(level.slot, jnp.int32)
+        if catch_up is not None:
+            tokens = jnp.concatenate([catch_up, tokens])
+            positions = jnp.concatenate([jnp.maximum(positions - 1, 0), positions])
+            mask = jnp.concatenate([jnp.asarray(constants.catch_up_mask), mask])
+            slot = slot - 1
+        output = self.draft.apply(params, tokens, positions, state.contexts["draft"], block, slot, mask)
+        num_expanded, num_children = level.children_shape.shape
+        logits = output.logits[-num_expanded:, : self.target.vocab_size]
+        propose = functools.partial(self._propose, row, key, count=num_children)
+        children, probs = jax.vmap(propose)(jnp.asarray(level.nodes), logits)
+        return output.block, children[level.parents, level.ranks], probs
+
     def _commit_draft(self, context: Context, block: Entries, slots: jax.Array, row: Row, anchor: jax.Array) -> Context:
         count = jnp.maximum(row.num_tokens - 2, 0) - context.length
         return cache.commit(self.draft, context, block, count, slots, anchor)
@@ -272,12 +278,8 @@ class TreeDecoder:
             target_probs = sampling.target_distribution(row.options, logits[node])
             draft_probs = probs[jnp.maximum(jnp.asarray(constants.slots)[node] - 1, 0)]
             arguments = target_probs, draft_probs, drafted.tokens[children], active
-            outcome = self.rule.outcome(*arguments)
-            node_accept, rest = jax.tree.map(
-                lambda drawn, fixed: jnp.where(_is_greedy_draft(row), fixed, drawn),
-                outcome,
-                verify.TOP_K.outcome(*arguments),
-            )
+            drawn, fixed = self.rule.outcome(*arguments), verify.TOP_K.outcome(*arguments)
+            node_accept, rest = (jnp.where(_is_greedy_draft(row), *pair) for pair in zip(fixed, drawn, strict=True))
             child, is_hit = verify.draw_outcome(_node_key(key, node, OUTCOME), node_accept)
             accept = accept.at[num_visited].set(node_accept, mode="drop")  # a leaf at full depth has no row
             num_visited = num_visited + active.any().astype(jnp.int32)
@@ -313,6 +315,29 @@ def speculative(target: Model, draft: Model, length: int) -> TreeDecoder:
     if length < 1:
         raise ValueError(f"length={length}: a draft has at least 1 token; decode.autoregressive decodes without one.")
     return TreeDecoder(target, draft, trees.chain(length))
+
+
+def _draft_run(
+    step: Callable[..., tuple[Entries, jax.Array, jax.Array | None]],
+    block: Entries,
+    level_tokens: jax.Array,
+    run: tuple[Level, ...],
+) -> tuple[Entries, jax.Array, jax.Array | None]:
+    """The block after levels of one shape, their `[levels, nodes]` tokens and `[levels, E, V]` distributions.
+
+    Several are one scan, so that the compile time does not grow with a chain's length.
+    """
+    if len(run) == 1:
+        block, tokens, probs = step(block, level_tokens, run[0])
+        return block, tokens[None], None if probs is None else probs[None]
+
+    def body(carry: tuple[Entries, jax.Array], level: Level) -> tuple[tuple, tuple]:
+        block, tokens, probs = step(*carry, level)
+        return (block, tokens), (tokens, probs)
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *run)
+    (block, _), (tokens, probs) = jax.lax.scan(body, (block, level_tokens), stacked)
+    return block, tokens, probs
 
 
 def _node_key(key: jax.Array, node: jax.Array, purpose: int) -> jax.Array:

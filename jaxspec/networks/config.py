@@ -1,6 +1,6 @@
 """`TransformerConfig`: every constant of a Llama-family network, read from and written to Hugging Face's `config.json`.
 
-A key of a checkpoint's config is understood, or known to be harmless, or refused by name: nothing is ignored in silence.
+A key of a checkpoint's config is understood, known to be harmless, or refused by name: nothing is ignored in silence.
 """
 
 import dataclasses

@@ -5,6 +5,8 @@ source is the same mapping from a tensor's checkpoint name to a function that re
 """
 
 import dataclasses
+import functools
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +22,7 @@ from jaxspec.networks.config import Llama3RopeScaling, TransformerConfig, from_h
 from jaxspec.networks.transformer import Transformer, inverse_frequencies
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-_HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 def load(path_or_hub_id: str | Path, dtype: str = "float32", **options: Any) -> tuple[Transformer, Params]:
@@ -39,7 +41,7 @@ def load(path_or_hub_id: str | Path, dtype: str = "float32", **options: Any) -> 
     path = _locate(path_or_hub_id)
     config, tensors = _read_gguf(path) if path.suffix == ".gguf" else _read_folder(path)
     model = Transformer(from_hugging_face(config), dtype=dtype, **options)
-    return model, model.stack(_place(model, tensors, path))
+    return model, _place(model, tensors, path)
 
 
 def save(folder: str | Path, model: Transformer, params: Params, dtype: str | None = None) -> None:
@@ -117,17 +119,41 @@ def _place(model: Transformer, tensors: Mapping[str, _Tensor], path: Path) -> Pa
             )
     params: dict[str, Any] = {}
     for name in shapes:
-        *parents, leaf = name.split(".")
-        branch = params
-        for parent in parents:
-            branch = branch.setdefault(parent, {})
-        branch[leaf] = jax.block_until_ready(jnp.asarray(found[name].read().astype(model.dtype, copy=False)))
+        kind, _, within_layer = name.partition(".")
+        if model.scan_layers and kind == "layers":
+            index, _, within_layer = within_layer.partition(".")
+            if index == "0":
+                parts = [found[f"layers.{layer}.{within_layer}"] for layer in range(model.config.num_layers)]
+                _insert(params, f"layers.{within_layer}", _stack_on_device(parts, model.dtype))
+        else:
+            # Once it is on the device the host's copy can go.
+            tensor = jnp.asarray(found[name].read().astype(model.dtype, copy=False))
+            _insert(params, name, jax.block_until_ready(tensor))
     if duplicate is not None and not np.array_equal(duplicate.read(), found["embed_tokens.weight"].read()):
         raise ValueError(
             f"{path}: lm_head.weight differs from the embedding although tie_word_embeddings is true. "
             "Remove the tensor, or set tie_word_embeddings to false."
         )
     return params
+
+
+def _stack_on_device(parts: list[_Tensor], dtype: str) -> jax.Array:
+    """One tensor of every layer, in one array that is written in place, so that one layer at a time is on the host."""
+    stacked = jnp.zeros((len(parts), *parts[0].shape), dtype)
+    for layer, part in enumerate(parts):
+        stacked = jax.block_until_ready(_write_layer(stacked, jnp.int32(layer), part.read().astype(dtype, copy=False)))
+    return stacked
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _write_layer(stacked: jax.Array, layer: jax.Array, tensor: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(stacked, tensor, layer, 0)
+
+
+def _insert(params: dict[str, Any], name: str, array: jax.Array) -> None:
+    """Puts an array under its dotted path."""
+    *parents, leaf = name.split(".")
+    functools.reduce(lambda branch, parent: branch.setdefault(parent, {}), parents, params)[leaf] = array
 
 
 def _flatten(tree: Params, prefix: str = "") -> dict[str, Any]:
@@ -262,52 +288,62 @@ _GGUF_KEYS = {
 
 def _read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, _Tensor]]:
     """Config, in Hugging Face's names, and tensors of a GGUF file."""
-    from gguf import GGUFReader, quants
-
-    reader = GGUFReader(file)
+    reader = _gguf_reader(file, file.stat().st_mtime_ns)
     stored = {tensor.name: tensor for tensor in reader.tensors}
-    fields = {name: field.contents for name, field in reader.fields.items()}
-    architecture = fields["general.architecture"]()
+    if "general.architecture" not in reader.fields or "token_embd.weight" not in stored:
+        raise ValueError(f"{file} says no general.architecture, or has no token_embd.weight: it is no language model.")
+    architecture = reader.fields["general.architecture"].contents()
+    own = {
+        name.removeprefix(f"{architecture}."): field.contents()
+        for name, field in reader.fields.items()
+        if name.startswith(f"{architecture}.")
+    }
     config: dict[str, Any] = {
         "model_type": architecture,
         "tie_word_embeddings": "output.weight" not in stored,
-        "vocab_size": int(stored["token_embd.weight"].shape[1]) if "token_embd.weight" in stored else None,
+        "vocab_size": int(stored["token_embd.weight"].shape[1]),
     }
-    own = {
-        name.removeprefix(f"{architecture}."): read
-        for name, read in fields.items()
-        if name.startswith(f"{architecture}.")
-    }
-    for name, read in own.items():
+    for name, value in own.items():
+        if isinstance(value, list):
+            raise ValueError(
+                f"{file}: {architecture}.{name}={value} differs from layer to layer, which is not implemented."
+            )
         key = _GGUF_KEYS.get(name, f"{architecture}.{name}")  # An unknown key keeps its name and is refused by it.
         if key is not None:
-            config[key] = read()
+            config[key] = value
     parsed = from_hugging_face(config)
     for name in ("rope.dimension_count", "attention.value_length"):
-        if name in own and own[name]() != parsed.head_dim:
-            raise ValueError(f"{file}: {architecture}.{name}={own[name]()} is not the head size {parsed.head_dim}.")
-
-    def read(name: str) -> np.ndarray:
-        return quants.dequantize(stored[name].data, stored[name].tensor_type)
-
+        if own.get(name, parsed.head_dim) != parsed.head_dim:
+            raise ValueError(f"{file}: {architecture}.{name}={own[name]} is not the head size {parsed.head_dim}.")
     if "rope_freqs.weight" in stored:
-        config["rope_scaling"] = _gguf_rope_scaling(file, parsed, read("rope_freqs.weight"))
-        del stored["rope_freqs.weight"]
+        config["rope_scaling"] = _gguf_rope_scaling(file, parsed, _dequantise(stored.pop("rope_freqs.weight")))
+    heads = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads} if architecture == "llama" else {}
     tensors: dict[str, _Tensor] = {}
     for name, tensor in stored.items():
-        head_count = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads}.get(name.split(".")[-2])
-        permuted = architecture == "llama" and head_count is not None
-        tensors[_gguf_checkpoint_name(name)] = _Tensor(
-            tuple(int(size) for size in reversed(tensor.shape)),
-            (lambda name=name, heads=head_count: _unpermute(read(name), heads))
-            if permuted
-            else (lambda name=name: read(name)),
-        )
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        read = functools.partial(_dequantise, tensor, heads.get(name.split(".")[-2]) if "." in name else None)
+        tensors[_gguf_checkpoint_name(name)] = _Tensor(shape, read)
     return config, tensors
 
 
+@functools.lru_cache(maxsize=1)
+def _gguf_reader(file: Path, modified: int) -> Any:
+    """The `gguf` package's reader, kept because parsing a vocabulary takes seconds and the tokenizer needs it again."""
+    from gguf import GGUFReader
+
+    return GGUFReader(file)
+
+
+def _dequantise(tensor: Any, num_heads: int | None = None) -> np.ndarray:
+    """A GGUF tensor as floats; `num_heads` is said where its rows are permuted."""
+    from gguf import quants
+
+    weight = quants.dequantize(tensor.data, tensor.tensor_type)
+    return weight if num_heads is None else _unpermute(weight, num_heads)
+
+
 def _unpermute(weight: np.ndarray, num_heads: int) -> np.ndarray:
-    """Rows of a query or key weight in rotate-half order, from GGUF's, where the two features of a pair are neighbours."""
+    """Query or key rows in rotate-half order, from GGUF's, where the two features that turn together are neighbours."""
     rows, width = weight.shape
     return weight.reshape(num_heads, rows // num_heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
@@ -343,40 +379,48 @@ def _gguf_rope_scaling(file: Path, config: TransformerConfig, divisors: np.ndarr
 
 def _gguf_tokenizer(file: Path) -> Any:
     """A transformers tokenizer from a GGUF file's metadata."""
-    from gguf import GGUFReader
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        from transformers.integrations.gguf import convert_gguf_tokenizer
-    except ImportError:  # where the conversion stood in transformers 5.0
-        from transformers.integrations.ggml import convert_gguf_tokenizer
-
     prefix = "tokenizer.ggml."
-    fields = GGUFReader(file).fields
-    stored = {name.removeprefix(prefix): field.contents() for name, field in fields.items() if name.startswith(prefix)}
+    fields = _gguf_reader(file, file.stat().st_mtime_ns).fields
+    stored: dict[str, Any] = {
+        _GGUF_TOKENIZER_KEYS.get(name.removeprefix(prefix), name.removeprefix(prefix)): field.contents()
+        for name, field in fields.items()
+        if name.startswith(prefix)
+    }
     if "tokens" not in stored:
         raise ValueError(f"{file} holds no tokenizer.")
-    tokens = stored["tokens"]
-    named = {"model": "tokenizer_type", "pre": "pre_tokenizer_type"}
-    backend, extra = convert_gguf_tokenizer(
-        fields["general.architecture"].contents(), {named.get(name, name): value for name, value in stored.items()}
-    )
-    special = {
-        token: tokens[stored[key]]
-        for token, key in (
-            ("bos_token", "bos_token_id"),
-            ("eos_token", "eos_token_id"),
-            ("unk_token", "unknown_token_id"),
-            ("pad_token", "padding_token_id"),
-        )
-        if key in stored
-    }
     template = fields.get("tokenizer.chat_template")
+    backend, extra = _gguf_tokenizer_conversion()(fields["general.architecture"].contents(), stored)
+    special = {name: stored["tokens"][stored[key]] for name, key in _GGUF_SPECIAL_TOKENS.items() if key in stored}
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=template.contents() if template is not None else None,
         # llama.cpp's default where the file does not say: only sentencepiece vocabularies begin with BOS.
-        add_bos_token=stored.get("add_bos_token", stored.get("model") == "llama"),
+        add_bos_token=stored.get("add_bos_token", stored["tokenizer_type"] == "llama"),
         add_eos_token=stored.get("add_eos_token", False),
         **{"bos_token": None, "eos_token": None, **extra, **special},
+    )
+
+
+# What transformers' conversion calls two of the keys behind "tokenizer.ggml.".
+_GGUF_TOKENIZER_KEYS = {"model": "tokenizer_type", "pre": "pre_tokenizer_type"}
+
+_GGUF_SPECIAL_TOKENS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+
+
+def _gguf_tokenizer_conversion() -> Callable[[str, dict[str, Any]], tuple[Any, dict[str, Any]]]:
+    """transformers' conversion to its tokenizers' backend, from where each of its versions keeps it."""
+    for module in ("transformers.integrations.gguf", "transformers.integrations.ggml"):
+        try:
+            return importlib.import_module(module).convert_gguf_tokenizer
+        except (ImportError, AttributeError):
+            continue
+    raise ValueError(
+        "This version of transformers converts no GGUF tokenizer; take 5.0 or newer, or a folder's tokenizer."
     )

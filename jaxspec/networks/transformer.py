@@ -24,6 +24,8 @@ from flax import nnx
 from jaxspec.base import Context, Entries, Output, Params
 from jaxspec.networks.config import TransformerConfig
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 # Full float32 products where the network is float32; a GPU would otherwise round factors to TF32.
 PRECISION = jax.lax.Precision.HIGHEST
 
@@ -51,6 +53,8 @@ class Transformer:
     scan_layers: bool = False
 
     def __post_init__(self):
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r}: supported are {', '.join(DTYPES)}.")
         if not 0 <= self.num_features <= self.config.num_layers + 1:
             raise ValueError(
                 f"num_features={self.num_features}: a network of {self.config.num_layers} layers has "
@@ -67,8 +71,8 @@ class Transformer:
 
     def shapes(self) -> Params:
         """The tree of parameters as `jax.ShapeDtypeStruct`, named as in a checkpoint, layers apart."""
-        ends, layer = _shapes(self)
-        return {**ends, "layers": {str(index): dict(layer) for index in range(self.config.num_layers)}}
+        layers = {str(index): _split(Layer, self).shapes for index in range(self.config.num_layers)}
+        return {**_split(Ends, self).shapes, "layers": layers}
 
     def init(self, key: jax.Array) -> Params:
         """Random parameters: normal weights, zero biases, norms of one. The key is consumed."""
@@ -128,11 +132,12 @@ class Transformer:
         """One forward over n tokens in flight; see `jaxspec.base.Model.apply`."""
         chex.assert_shape([tokens, positions], (tokens.shape[0],))
         chex.assert_shape(mask, (tokens.shape[0], None))
-        ends_graph, layer_graph = _graphs(self)
-        ends: Ends = nnx.merge(ends_graph, {name: tree for name, tree in params.items() if name != "layers"})
+        ends: Ends = nnx.merge(_split(Ends, self).graph, {name: params[name] for name in params if name != "layers"})
         step = Step(*rotation(self.config, positions), context.length, slot, mask)
         run = _scan if self.scan_layers else _unroll
-        states, block = run(layer_graph, params["layers"], ends.embed(tokens), context.entries, block, step)
+        states, block = run(
+            _split(Layer, self).graph, params["layers"], ends.embed(tokens), context.entries, block, step
+        )
         final = ends.normalise(states[-1])
         hidden = None
         if self.num_features:
@@ -423,14 +428,14 @@ def _scan(
     return [x, *states], written
 
 
-@functools.lru_cache(maxsize=64)
-def _graphs(model: Transformer) -> tuple[nnx.GraphDef[Ends], nnx.GraphDef[Layer]]:
-    return tuple(nnx.split(nnx.eval_shape(lambda: kind(model)))[0] for kind in (Ends, Layer))  # pyright: ignore
+class _Split(NamedTuple):
+    """A module without arrays: its structure, and the shapes of its parameters as a nested dict."""
+
+    graph: nnx.GraphDef[Any]
+    shapes: Params
 
 
 @functools.lru_cache(maxsize=64)
-def _shapes(model: Transformer) -> tuple[Params, Params]:
-    return tuple(
-        nnx.to_pure_dict(nnx.split(nnx.eval_shape(lambda: kind(model)))[1])  # pyright: ignore
-        for kind in (Ends, Layer)
-    )
+def _split(kind: type[Ends] | type[Layer], model: Transformer) -> _Split:
+    graph, state = nnx.split(nnx.eval_shape(functools.partial(kind, model)))
+    return _Split(graph, nnx.to_pure_dict(state))

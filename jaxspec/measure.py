@@ -1,0 +1,315 @@
+"""Acceptance and step times of a pair on this machine, measured by running the decoders themselves."""
+
+import datetime
+import functools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import cache, decode, profiles, sampling
+from jaxspec import tree as trees
+from jaxspec.base import Context, Model, Params
+from jaxspec.decode import Decoder, Sampling
+from jaxspec.profiles import Profile
+from jaxspec.tree import TokenTree
+
+NUM_PROMPTS = 200
+PROMPT_TOKENS = 128
+NEW_TOKENS = 128
+"""SEQUOIA's protocol: 200 prompts of up to 128 tokens, 128 new tokens each."""
+
+VERIFY_SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
+DRAFT_WIDTHS = (1, 2, 4, 8, 16)
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+class Acceptance(NamedTuple):
+    """Acceptance by the depth of the parent and the rank of the child.
+
+    Attributes:
+        acceptance: `[depth, C]` mean probability that this child is the accepted one, at a tested node of that depth.
+        standard_errors: `[depth, C]` of these means, positions taken as independent.
+        rejection: `[depth]` mean probability that no child is.
+        counts: `[depth]` tested nodes.
+        rounds: Rounds that were run.
+        tokens_per_round: Tokens that the measuring tree itself emitted a round.
+    """
+
+    acceptance: np.ndarray
+    standard_errors: np.ndarray
+    rejection: np.ndarray
+    counts: np.ndarray
+    rounds: int
+    tokens_per_round: float
+
+    def pooled(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """`[C]` acceptance and standard errors whatever the depth, and the rejection."""
+        weights = self.counts / max(self.counts.sum(), 1)
+        errors = np.sqrt(((weights[:, None] * self.standard_errors) ** 2).sum(0))
+        return (weights[:, None] * self.acceptance).sum(0), errors, float((weights * self.rejection).sum())
+
+
+def acceptance(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    key: jax.Array,
+    max_new_tokens: int = NEW_TOKENS,
+    sampling: Sampling = decode.Sampling(),  # noqa: B008 (frozen)
+    draft_temperature: float | None = None,
+    stop_ids: Sequence[int] = (),
+    batch_size: int = 1,
+    progress: Progress | None = None,
+) -> Acceptance:
+    """Acceptance by child rank, and by depth, of the contexts that a decoder itself comes through.
+
+    A star tree (`tree.star`) measures the root's children, a comb (`tree.comb`) the children along the chain of first
+    children. What is averaged is the rule's acceptance probability of each child rather than the outcome: the same
+    expectation with far less variance (at temperature 0 the two are one).
+
+    Args:
+        decoder: Such as `decode.sequoia(target, draft, tree.comb(width, depth))`.
+        params: Parameters by model name.
+        prompts: Lists of token ids.
+        key: The key is consumed.
+        max_new_tokens: New tokens of each prompt.
+        sampling: As for `decode.generate`.
+        draft_temperature: As for `decode.generate`.
+        stop_ids: As for `decode.generate`.
+        batch_size: Prompts decoded side by side.
+        progress: Told after each batch.
+
+    Raises:
+        ValueError: No prompts, or a batch size below 1.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; at least one prompt is decoded at a time.")
+    if not prompts:
+        raise ValueError("prompts is empty: acceptance is measured on at least one.")
+    total: decode.Stats | None = None
+    for start in range(0, len(prompts), batch_size):
+        batch = list(prompts[start : start + batch_size])
+        padded = batch + batch[:1] * (batch_size - len(batch))  # the last batch keeps the shape that is compiled
+        generation = decode.generate(
+            decoder,
+            params,
+            padded,
+            key=jax.random.fold_in(key, start),
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop_ids=stop_ids,
+            draft_temperature=draft_temperature,
+            logprobs=False,
+        )
+        stats = generation.stats.total(len(batch))
+        total = stats if total is None else total.merged(stats)
+        if progress is not None:
+            progress("acceptance", min(start + batch_size, len(prompts)), len(prompts))
+    assert total is not None
+    return _acceptance(total)
+
+
+def step_times(
+    model: Model, params: Params, sizes: Sequence[int], *, capacity: int = 512, repeats: int = 7, steps: int = 8
+) -> dict[int, float]:
+    """Milliseconds of one forward over n tokens, with the arg-max of each, for each n of `sizes`.
+
+    Each time is the median over `repeats` of a compiled loop of `steps` forwards, each waiting for the one before; the
+    sizes take turns, so that a slow moment of the machine meets all of them.
+
+    Args:
+        model: Target or draft.
+        params: Its parameters.
+        sizes: Numbers of tokens in flight.
+        capacity: Slots of the context, half of them filled.
+        repeats: Measurements of each size, after one that is thrown away.
+        steps: Forwards of one measurement.
+    """
+    context = Context(model.empty(capacity), jnp.int32(capacity // 2))
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    for repeat in range(repeats + 1):
+        for size in sizes:
+            start = time.perf_counter()
+            jax.block_until_ready(_steps(model, params, context, size, steps))
+            if repeat:
+                times[size].append((time.perf_counter() - start) / steps * 1000)
+    return {size: statistics.median(values) for size, values in times.items()}
+
+
+def round_time(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    key: jax.Array,
+    max_new_tokens: int = NEW_TOKENS,
+    sampling: Sampling = decode.Sampling(),  # noqa: B008 (frozen)
+    repeats: int = 3,
+) -> float:
+    """Milliseconds of a whole round: the median over repeats of a generation's time over its rounds.
+
+    The reading of the prompt counts in, so the prompts should be short; the first generation is thrown away.
+    """
+    times = []
+    for repeat in range(repeats + 1):
+        start = time.perf_counter()
+        generation = decode.generate(
+            decoder, params, prompts, key=key, max_new_tokens=max_new_tokens, sampling=sampling, logprobs=False
+        )
+        elapsed = time.perf_counter() - start
+        if repeat:
+            times.append(elapsed / int(generation.stats.rounds.max()) * 1000)
+    return statistics.median(times)
+
+
+def profile(
+    target: Model,
+    draft: Model,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    key: jax.Array,
+    width: int = 8,
+    depth: int = 5,
+    temperature: float = 0.0,
+    draft_temperature: float | None = None,
+    max_new_tokens: int = NEW_TOKENS,
+    stop_ids: Sequence[int] = (),
+    batch_size: int = 1,
+    by_depth: bool = True,
+    verify_sizes: Sequence[int] = VERIFY_SIZES,
+    draft_widths: Sequence[int] = DRAFT_WIDTHS,
+    names: tuple[str, str] = ("", ""),
+    progress: Progress | None = None,
+) -> Profile:
+    """A profile of a pair on this machine: acceptance from a comb of `width` children and `depth` edges, step times.
+
+    Args:
+        target: The target.
+        draft: The draft.
+        params: `{"target": …, "draft": …}`.
+        prompts: Lists of token ids, 200 of up to 128 tokens in SEQUOIA's protocol.
+        key: The key is consumed.
+        width: Children at each measured position.
+        depth: Depths measured; 1 is a star.
+        temperature: Of the target.
+        draft_temperature: Of the draft; None: the target's.
+        max_new_tokens: New tokens of each prompt.
+        stop_ids: Token ids that end a row.
+        batch_size: Prompts decoded side by side.
+        by_depth: Whether the profile keeps the acceptance by depth, or pools it.
+        verify_sizes: Tree sizes to time the target at; 1 must be among them.
+        draft_widths: Level widths to time the draft at.
+        names: Of target and draft, as the profile states them.
+        progress: Told how far the work is.
+
+    Raises:
+        ValueError: Sizes without 1, or anything that `decode.generate` refuses.
+    """
+    if 1 not in verify_sizes:
+        raise ValueError(f"verify_sizes={tuple(verify_sizes)} lacks 1, the plain step that every speedup is over.")
+    tree = trees.star(width) if depth == 1 else trees.comb(width, depth)
+    measured = acceptance(
+        decode.sequoia(target, draft, tree),
+        params,
+        prompts,
+        key=key,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(temperature=temperature),
+        draft_temperature=draft_temperature,
+        stop_ids=stop_ids,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    if progress is not None:
+        progress("step times", 0, 2)
+    verify_ms = step_times(target, params["target"], verify_sizes)
+    if progress is not None:
+        progress("step times", 1, 2)
+    draft_ms = step_times(draft, params["draft"], draft_widths)
+    if progress is not None:
+        progress("step times", 2, 2)
+    reached = int((measured.counts > 0).sum())  # depths that no round came to say nothing
+    if by_depth and reached > 1:
+        values, errors = measured.acceptance[:reached], measured.standard_errors[:reached]
+        rejection: Any = tuple(measured.rejection[:reached].tolist())
+        counts: Any = tuple(int(count) for count in measured.counts[:reached])
+    else:
+        values, errors, rejection = measured.pooled()
+        counts = int(measured.counts.sum())
+    return Profile(
+        acceptance=tuple(_at_most_one(values).tolist()),
+        verify_ms=verify_ms,
+        draft_ms=draft_ms,
+        rejection=rejection,
+        standard_errors=tuple(errors.tolist()),
+        counts=counts,
+        temperature=temperature,
+        draft_temperature=draft_temperature,
+        target=names[0],
+        draft=names[1],
+        protocol={
+            "num_prompts": len(prompts),
+            "longest_prompt": max(map(len, prompts)),
+            "max_new_tokens": max_new_tokens,
+            "tree": list(tree.parents),
+            "rounds": measured.rounds,
+            "tokens_per_round": measured.tokens_per_round,
+        },
+        machine=profiles.machine_description(),
+        versions=profiles.library_versions(),
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def parts_ms(decoder_tree: TokenTree, profile: Profile) -> float:
+    """Milliseconds of a round's forwards as the profile has them: its draft steps and its verification."""
+    return sum(map(profile.draft_time, decoder_tree.level_widths)) + profile.verify_time(decoder_tree.size)
+
+
+def _acceptance(total: decode.Stats) -> Acceptance:
+    counts = total.counts
+    visits = np.asarray(counts.visits, float)
+    divisor = np.maximum(visits, 1.0)[:, None]
+    mean = np.asarray(counts.accept, float) / divisor
+    variance = np.maximum(np.asarray(counts.accept_squares, float) / divisor - mean**2, 0.0)
+    return Acceptance(
+        acceptance=mean,
+        standard_errors=np.sqrt(variance / divisor),
+        rejection=np.where(visits > 0, np.maximum(1.0 - mean.sum(1), 0.0), 0.0),
+        counts=np.asarray(counts.visits, int),
+        rounds=int(counts.rounds),
+        tokens_per_round=float(total.tokens_per_round),
+    )
+
+
+def _at_most_one(acceptance: np.ndarray) -> np.ndarray:
+    """The acceptance with each row's sum at most 1, which float32 sums may miss by their rounding."""
+    return acceptance / np.maximum(acceptance.sum(-1, keepdims=True), 1.0)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "size"))
+def _steps(model: Model, params: Params, context: Context, size: int, steps: int) -> jax.Array:
+    """`[1, size]` tokens after some forwards over `size` tokens, vmapped over one row as the loop runs them."""
+    mask = jnp.tril(jnp.ones((size, size), bool))
+    positions = context.length + jnp.arange(size, dtype=jnp.int32)
+
+    def step(_: jax.Array, carry: tuple[Context, jax.Array]) -> tuple[Context, jax.Array]:
+        context, tokens = carry
+        output = model.apply(params, tokens, positions, context, model.empty(size), 0, mask)
+        tokens = jax.vmap(lambda logits: sampling.argmax(logits.astype(jnp.float32)))(output.logits)
+        nothing = jnp.zeros((), jnp.int32)
+        return cache.commit(model, context, output.block, nothing, anchor=tokens[0]), tokens
+
+    def one_row(context: Context) -> jax.Array:
+        return jax.lax.fori_loop(0, steps, step, (context, jnp.zeros(size, jnp.int32)))[1]
+
+    return jax.vmap(one_row)(jax.tree.map(lambda leaf: leaf[None], context))

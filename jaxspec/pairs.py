@@ -1,0 +1,333 @@
+"""A ready pair: target, draft, tokenizer and profile, by name, from a folder, or from two models.
+
+A pair's folder holds `pair.json`, a JSON object:
+
+    "target"        a path in the folder or elsewhere, a hub id, or a name of `fetching.SOURCES`
+    "draft"         the same, or {"early_exit": layers}; a folder of weights without a tokenizer has the target's
+    "profile"       optional: path of a `Profile` in the folder
+    "description"   optional: one line
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxspec import networks
+from jaxspec.base import Context, Entries, Output, Params
+from jaxspec.fetching import DEFAULT, Unavailable, fetch, locate
+from jaxspec.networks import Transformer
+from jaxspec.profiles import Profile
+
+__all__ = ["DEFAULT", "Pair", "Trimmed", "Unavailable", "early_exit", "early_exit_params", "fetch", "load", "pair"]
+
+DRAFT_LAYERS = 6
+"""Layers of the default pair's draft, its target's own first ones. Untrained, it is rarely right: plumbing only."""
+
+PAIRS: dict[str, dict[str, Any]] = {DEFAULT: {"target": DEFAULT, "draft": {"early_exit": DRAFT_LAYERS}}}
+"""The pairs that are known by name, written as in a `pair.json`."""
+
+_PAIR_FILE = "pair.json"
+
+_Network = TypeVar("_Network", Transformer, "Trimmed")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair:
+    """A target with its draft, and what turns text into their tokens and back.
+
+    Attributes:
+        name: The built-in name, the folder's, or both models'.
+        target: The model whose law every method keeps.
+        draft: The model that proposes. Both have the tokenizer's vocabulary: rows that pad an embedding are cut off.
+        params: Parameters by model name, `{"target": …, "draft": …}`.
+        tokenizer: A transformers tokenizer.
+        profile: What was measured of the pair; None where nothing was.
+        stop_ids: Token ids that end a text.
+        sources: Where target and draft came from.
+        description: One line on the pair.
+    """
+
+    name: str
+    target: "Transformer | Trimmed"
+    draft: "Transformer | Trimmed"
+    params: dict[str, Params] = dataclasses.field(repr=False)
+    tokenizer: Any = dataclasses.field(repr=False)
+    profile: Profile | None = dataclasses.field(default=None, repr=False)
+    stop_ids: tuple[int, ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    description: str = ""
+
+    def encode(self, prompt: str | Sequence[Mapping[str, str]], *, raw: bool = False) -> list[int]:
+        """Token ids of a prompt.
+
+        Args:
+            prompt: A text, or messages `{"role": …, "content": …}`.
+            raw: Whether a text is taken as it is, instead of as a user's message in the chat template with the
+                assistant's turn opened behind it. It begins with BOS where the tokenizer puts it by itself.
+
+        Raises:
+            ValueError: Messages with `raw`, or a tokenizer without a chat template without it.
+        """
+        if raw:
+            if not isinstance(prompt, str):
+                raise ValueError("raw=True takes a text: messages need the chat template.")
+            return list(self.tokenizer(prompt)["input_ids"])
+        if not self.tokenizer.chat_template:
+            raise ValueError(f"The tokenizer of {self.name} has no chat template: give a text and raw=True (--raw).")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text of token ids, without special tokens; negative ids (padding of a `Generation`) are left out."""
+        kept = [token for token in map(int, token_ids) if token >= 0]
+        return self.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def load(
+    name_or_folder: str | os.PathLike[str] = DEFAULT,
+    *,
+    dtype: Any = "float32",
+    draft_layers: int | None = None,
+    **options: Any,
+) -> Pair:
+    """A ready pair.
+
+    Args:
+        name_or_folder: A name of `PAIRS`, or a folder with `pair.json`.
+        dtype: Of both models' parameters.
+        draft_layers: Where given, the draft is the target's first so many layers, whatever the pair says.
+        **options: Further fields of `networks.Transformer`, for both models.
+
+    Raises:
+        ValueError: Neither a name nor a pair's folder, or models that don't make a pair.
+        Unavailable: The target has to be fetched, and can't be.
+    """
+    name, folder = str(name_or_folder), Path(name_or_folder).expanduser()
+    if name in PAIRS:
+        folder, entries = None, PAIRS[name]
+    elif (folder / _PAIR_FILE).is_file():
+        name, entries = folder.resolve().name, _read_pair_file(folder / _PAIR_FILE)
+    else:
+        raise ValueError(
+            f"{name!r} is neither the name of a pair nor a folder with {_PAIR_FILE}. Names: {', '.join(PAIRS)}. "
+            "For two models use pairs.pair(target, draft) (--target, --draft)."
+        )
+    target = _read(*locate(entries["target"], folder), dtype, options)
+    wanted = entries["draft"] if draft_layers is None else {"early_exit": draft_layers}
+    if isinstance(wanted, dict):
+        draft = target.exit(wanted["early_exit"])
+    else:
+        draft = _read(*locate(wanted, folder), dtype, options, target.tokenizer)
+    profile = Profile.load(folder / entries["profile"]) if folder and entries.get("profile") else None
+    return _pair(name, target, draft, profile, entries.get("description", ""))
+
+
+def pair(
+    target: str | os.PathLike[str], draft: str | os.PathLike[str], *, dtype: Any = "float32", **options: Any
+) -> Pair:
+    """A pair of two models with the same vocabulary; their embeddings may be padded to different sizes.
+
+    Args:
+        target: A folder, a `.gguf` file, a hub id or a name of `fetching.SOURCES`.
+        draft: The same.
+        dtype: Of both models' parameters.
+        **options: Further fields of `networks.Transformer`, for both models.
+
+    Raises:
+        ValueError: A model can't be read, or the vocabularies differ.
+        Unavailable: A named model has to be fetched, and can't be.
+    """
+    first, second = (_read(*locate(str(one)), dtype, options) for one in (target, draft))
+    return _pair(f"{target} + {draft}", first, second)
+
+
+def early_exit(target: _Network, layers: int) -> _Network:
+    """A target's own first layers with its own final norm and head, as a model: self-speculation.
+
+    Its parameters are those of `early_exit_params`.
+
+    Args:
+        target: A `Transformer`, possibly `Trimmed`.
+        layers: How many layers it keeps, fewer than the target has.
+
+    Raises:
+        ValueError: `layers` is out of range.
+    """
+    if isinstance(target, Trimmed):
+        return Trimmed(early_exit(target.model, layers), target.vocab_size)
+    num_layers = target.config.num_layers
+    if not 1 <= layers < num_layers:
+        raise ValueError(f"layers={layers}: an early exit of {num_layers} layers keeps 1 to {num_layers - 1} of them.")
+    config = dataclasses.replace(target.config, num_layers=layers)
+    return dataclasses.replace(target, config=config, num_features=min(target.num_features, layers + 1))
+
+
+def early_exit_params(target: _Network, params: Params, layers: int) -> Params:
+    """Parameters of `early_exit(target, layers)`: the target's own arrays, not copies (scanned layers are sliced)."""
+    model = target.model if isinstance(target, Trimmed) else target
+    if model.scan_layers:
+        return {**params, "layers": jax.tree.map(lambda leaf: leaf[:layers], params["layers"])}
+    return {**params, "layers": {str(index): params["layers"][str(index)] for index in range(layers)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trimmed:
+    """A model without the rows that pad its embedding: their tokens have no logits, so nothing can draw them.
+
+    Attributes:
+        model: The padded model.
+        vocab_size: How many tokens are real; the first ones.
+    """
+
+    model: Transformer
+    vocab_size: int
+
+    @property
+    def max_length(self) -> int | None:
+        return self.model.max_length
+
+    def init(self, key: jax.Array) -> Params:
+        """The padded model's random parameters; the key is consumed."""
+        return self.model.init(key)
+
+    def empty(self, slots: int) -> Entries:
+        """The padded model's entries."""
+        return self.model.empty(slots)
+
+    def embed(self, params: Params, token: jax.Array) -> jax.Array:
+        """`[D]` input embedding of one token."""
+        return self.model.embed(params, token)
+
+    def apply(
+        self,
+        params: Params,
+        tokens: jax.Array,
+        positions: jax.Array,
+        context: Context,
+        block: Entries,
+        slot: jax.Array | int,
+        mask: jax.Array,
+    ) -> Output:
+        """One forward over n tokens in flight; see `jaxspec.base.Model.apply`."""
+        output = self.model.apply(params, tokens, positions, context, block, slot, mask)
+        return output._replace(logits=output.logits[:, : self.vocab_size])
+
+
+class _Loaded(NamedTuple):
+    """A model as read: what it is, its parameters, its tokenizer and where it came from."""
+
+    model: Transformer
+    params: Params
+    tokenizer: Any
+    source: str
+
+    def exit(self, layers: int) -> "_Loaded":
+        """The early exit, with the same arrays and tokenizer."""
+        model, params = early_exit(self.model, layers), early_exit_params(self.model, self.params, layers)
+        return self._replace(model=model, params=params, source=f"the first {layers} layers of {self.source}")
+
+
+def _read(path: str | Path, source: str, dtype: Any, options: dict[str, Any], tokenizer: Any = None) -> _Loaded:
+    """The model at a path or hub id. `tokenizer` is that of a folder without one."""
+    if tokenizer is None or not Path(path).is_dir() or _has_tokenizer(Path(path)):
+        try:
+            tokenizer = networks.load_tokenizer(path)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{source} has no tokenizer that can be read: {error}") from error
+    return _Loaded(*networks.load(path, jnp.dtype(dtype).name, **options), tokenizer, source)
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    return any((folder / name).exists() for name in names)
+
+
+def _pair(name: str, target: _Loaded, draft: _Loaded, profile: Profile | None = None, description: str = "") -> Pair:
+    """The pair, checked and trimmed to the vocabulary that both have."""
+    vocab = _common_vocab(target, draft)
+    size = max(vocab.values()) + 1
+    return Pair(
+        name=name,
+        target=_trim("target", target, size),
+        draft=_trim("draft", draft, size),
+        params={"target": target.params, "draft": draft.params},
+        tokenizer=target.tokenizer,
+        profile=profile,
+        stop_ids=tuple(token for token in _stop_ids(target.tokenizer) if 0 <= token < size),
+        sources={"target": target.source, "draft": draft.source},
+        description=description or f"target: {target.source}; draft: {draft.source}",
+    )
+
+
+def _common_vocab(target: _Loaded, draft: _Loaded) -> dict[str, int]:
+    """Token ids by token, added tokens too, where target and draft agree.
+
+    Raises:
+        ValueError: They differ; says in what.
+    """
+    wanted: dict[str, int] = target.tokenizer.get_vocab()
+    if draft.tokenizer is target.tokenizer:
+        return wanted
+    found: dict[str, int] = draft.tokenizer.get_vocab()
+    rule = "A draft needs the target's own tokenizer; drafting across tokenizers is not implemented."
+    if len(found) != len(wanted):
+        raise ValueError(
+            f"The vocabularies differ: {len(wanted)} tokens in the target {target.source}, "
+            f"{len(found)} in the draft {draft.source}. {rule}"
+        )
+    for token, index in sorted(wanted.items(), key=lambda entry: entry[1]):
+        if found.get(token) != index:
+            other = f"id {found[token]} there" if token in found else "not there"
+            raise ValueError(
+                f"The vocabularies of the target {target.source} and the draft {draft.source} differ: "
+                f"token {token!r} has id {index} in the target's and is {other} in the draft's. {rule}"
+            )
+    return wanted
+
+
+def _trim(role: str, loaded: _Loaded, size: int) -> Transformer | Trimmed:
+    rows = loaded.model.vocab_size
+    if rows < size:
+        raise ValueError(
+            f"The {role} {loaded.source} has {rows} embedding rows, but its tokenizer has ids up to {size - 1}: "
+            "a token without a row can't be read. Remove the tokens that were added to the tokenizer."
+        )
+    return loaded.model if rows == size else Trimmed(loaded.model, size)
+
+
+def _stop_ids(tokenizer: Any) -> tuple[int, ...]:
+    """Ids that end a text: the tokenizer's EOS, then what `config.json` and `generation_config.json` beside it list."""
+    listed = [tokenizer.eos_token_id]
+    files = [Path(tokenizer.name_or_path or "", name) for name in ("config.json", "generation_config.json")]
+    for file in files if tokenizer.name_or_path else ():
+        entry = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        listed += entry if isinstance(entry, list) else [entry]
+    return tuple(dict.fromkeys(token for token in listed if token is not None))
+
+
+def _read_pair_file(file: Path) -> dict[str, Any]:
+    """The entries of a `pair.json`.
+
+    Raises:
+        ValueError: Not JSON, a key missing or unknown, or of another type.
+    """
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    if not isinstance(entries, dict) or not {"target", "draft"} <= entries.keys():
+        raise ValueError(f"{file} must be a JSON object with the keys target and draft.")
+    if unknown := entries.keys() - {"target", "draft", "profile", "description"}:
+        raise ValueError(f"{file} has unknown keys {sorted(unknown)}; known: target, draft, profile, description.")
+    for key, value in entries.items():
+        is_exit = key == "draft" and isinstance(value, dict) and [*value] == ["early_exit"]
+        if not (isinstance(value, str) or (is_exit and isinstance(value["early_exit"], int))):
+            kinds = 'a string or {"early_exit": layers}' if key == "draft" else "a string"
+            raise ValueError(f"{file}: {key} is {value!r}, but {kinds} is needed.")
+    return entries

@@ -1,0 +1,122 @@
+"""Whether greedy decoding by a method gives the very tokens of plain decoding, and by how much it misses them if not.
+
+In float32 it must. In bfloat16 a product over n tokens rounds differently from one over 1, so that a near-tie may fall
+the other way: a fork is then legitimate where the target's logits of the two tokens are as close as that rounding.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import cache, decode
+from jaxspec.base import Context, Model, Params
+from jaxspec.decode import Decoder
+from jaxspec.measure import Progress
+
+
+class Fork(NamedTuple):
+    """The first place where a method's greedy text leaves the plain one.
+
+    Attributes:
+        prompt: Index of the prompt.
+        position: Index of the new token.
+        plain: Token of plain decoding, or -1 where it had ended.
+        token: Token of the method, or -1 where it had ended.
+        gap: How far the target's logit of the plain token lies above the other's (NaN where one had ended).
+    """
+
+    prompt: int
+    position: int
+    plain: int
+    token: int
+    gap: float
+
+
+class Parity(NamedTuple):
+    """Greedy texts of a method against plain decoding.
+
+    Attributes:
+        prompts: Prompts compared.
+        tokens: New tokens of plain decoding.
+        first_forks: One for each prompt whose texts differ.
+    """
+
+    prompts: int
+    tokens: int
+    first_forks: tuple[Fork, ...]
+
+    @property
+    def forks(self) -> int:
+        """Prompts whose texts differ."""
+        return len(self.first_forks)
+
+
+def greedy(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop_ids: Sequence[int] = (),
+    progress: Progress | None = None,
+) -> Parity:
+    """The parity of a method with plain decoding at temperature 0, one prompt at a time.
+
+    Args:
+        decoder: The method.
+        params: Parameters by model name.
+        prompts: Lists of token ids.
+        max_new_tokens: New tokens of each.
+        stop_ids: Token ids that end a text.
+        progress: Told after each prompt.
+    """
+    target, _ = decoder.models["target"]
+    forks, num_tokens = [], 0
+    for index, prompt in enumerate(prompts):
+        texts = []
+        for method in (decode.autoregressive(target), decoder):
+            generation = decode.generate(
+                method,
+                params,
+                [prompt],
+                key=jax.random.key(0),
+                max_new_tokens=max_new_tokens,
+                stop_ids=stop_ids,
+                logprobs=False,
+            )
+            texts.append(generation.tokens[0])
+        num_tokens += int((texts[0] != decode.PADDING).sum())
+        differs = np.flatnonzero(texts[0] != texts[1])
+        if differs.size:
+            position = int(differs[0])
+            plain, token = int(texts[0][position]), int(texts[1][position])
+            gap = np.nan
+            if decode.PADDING not in (plain, token):
+                logits = next_logits(target, params["target"], [*prompt, *texts[0][:position].tolist()])
+                gap = float(logits[plain] - logits[token])
+            forks.append(Fork(index, position, plain, token, gap))
+        if progress is not None:
+            progress("parity", index + 1, len(prompts))
+    return Parity(len(prompts), num_tokens, tuple(forks))
+
+
+def next_logits(model: Model, params: Params, tokens: Sequence[int]) -> np.ndarray:
+    """`[V]` float32 logits after a text, read by the model in one forward."""
+    size = cache.bucket(len(tokens))
+    padded = np.zeros(size, np.int32)
+    padded[: len(tokens)] = tokens
+    return np.asarray(_last_logits(model, params, jnp.asarray(padded), jnp.int32(len(tokens) - 1)))
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _last_logits(model: Model, params: Params, tokens: jax.Array, last: jax.Array) -> jax.Array:
+    size = tokens.shape[0]
+    nothing = Context(model.empty(1), jnp.zeros((), jnp.int32))
+    causal = jnp.tril(jnp.ones((size, size), bool))
+    positions = jnp.arange(size, dtype=jnp.int32)
+    output = model.apply(params, tokens, positions, nothing, model.empty(size), 0, causal)
+    return output.logits[last].astype(jnp.float32)

