@@ -16,7 +16,6 @@ from jaxspec import tree as trees
 from jaxspec.base import Context, Model, Params
 from jaxspec.decode import Decoder, Sampling
 from jaxspec.profiles import Profile
-from jaxspec.tree import TokenTree
 
 NUM_PROMPTS = 200
 PROMPT_TOKENS = 128
@@ -25,6 +24,8 @@ NEW_TOKENS = 128
 
 VERIFY_SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)
+
+GREEDY = Sampling()
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -63,7 +64,7 @@ def acceptance(
     *,
     key: jax.Array,
     max_new_tokens: int = NEW_TOKENS,
-    sampling: Sampling = decode.Sampling(),  # noqa: B008 (frozen)
+    sampling: Sampling = GREEDY,
     draft_temperature: float | None = None,
     stop_ids: Sequence[int] = (),
     batch_size: int = 1,
@@ -147,27 +148,40 @@ def step_times(
 def round_time(
     decoder: Decoder,
     params: dict[str, Params],
-    prompts: Sequence[Sequence[int]],
+    prompt: Sequence[int],
     *,
     key: jax.Array,
-    max_new_tokens: int = NEW_TOKENS,
-    sampling: Sampling = decode.Sampling(),  # noqa: B008 (frozen)
-    repeats: int = 3,
+    num_tokens: tuple[int, int] = (16, 96),
+    sampling: Sampling = GREEDY,
+    repeats: int = 5,
 ) -> float:
-    """Milliseconds of a whole round: the median over repeats of a generation's time over its rounds.
+    """Milliseconds of one whole round, by the difference of a long and a short generation.
 
-    The reading of the prompt counts in, so the prompts should be short; the first generation is thrown away.
+    What both have in common, the reading of the prompt and the call itself, cancels out.
+
+    Args:
+        decoder: The method.
+        params: Parameters by model name.
+        prompt: Token ids.
+        key: The key is consumed.
+        num_tokens: New tokens of the short and of the long generation.
+        sampling: As for `decode.generate`.
+        repeats: Pairs of generations, after one that is thrown away; the median is returned.
     """
-    times = []
-    for repeat in range(repeats + 1):
-        start = time.perf_counter()
-        generation = decode.generate(
-            decoder, params, prompts, key=key, max_new_tokens=max_new_tokens, sampling=sampling, logprobs=False
-        )
-        elapsed = time.perf_counter() - start
-        if repeat:
-            times.append(elapsed / int(generation.stats.rounds.max()) * 1000)
-    return statistics.median(times)
+    seconds: list[dict[int, float]] = []
+    rounds: dict[int, int] = {}
+    for _ in range(repeats + 1):
+        seconds.append({})
+        for limit in num_tokens:
+            start = time.perf_counter()
+            generation = decode.generate(
+                decoder, params, [prompt], key=key, max_new_tokens=limit, sampling=sampling, logprobs=False
+            )
+            seconds[-1][limit] = time.perf_counter() - start
+            rounds[limit] = int(generation.stats.rounds[0])
+    short, long = num_tokens
+    differences = [times[long] - times[short] for times in seconds[1:]]
+    return statistics.median(differences) / (rounds[long] - rounds[short]) * 1000
 
 
 def profile(
@@ -268,11 +282,6 @@ def profile(
         versions=profiles.library_versions(),
         date=datetime.date.today().isoformat(),
     )
-
-
-def parts_ms(decoder_tree: TokenTree, profile: Profile) -> float:
-    """Milliseconds of a round's forwards as the profile has them: its draft steps and its verification."""
-    return sum(map(profile.draft_time, decoder_tree.level_widths)) + profile.verify_time(decoder_tree.size)
 
 
 def _acceptance(total: decode.Stats) -> Acceptance:

@@ -200,12 +200,11 @@ def test_impossible_tokens_come_last_and_uniformly():
     assert reference.chi_square_excess(counts[counts > 0], np.ones(6)) < 5
 
 
-@pytest.mark.parametrize("size", [1, 7, 256, 257, 1000, 50000])
-@pytest.mark.parametrize("count", [1, 2, 7, 100])
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (7, 2), (256, 7), (257, 1), (1000, 1), (1000, 2), (1000, 100), (50000, 7), (50000, 100)]
+)
 def test_top_k_equals_the_plain_one(size, count):
     """Values, indices and the order of ties, of which there are many."""
-    if count > size:
-        pytest.skip("more than there are")
     values = jnp.asarray(np.random.default_rng(size).integers(0, 50, size), jnp.float32)
     for case in (values, jnp.where(values > 47, -jnp.inf, values), jnp.full(size, -jnp.inf), -values):
         for got, wanted in zip(_top_k(case, count), jax.lax.top_k(case, count), strict=True):

@@ -383,28 +383,27 @@ def _gguf_tokenizer(file: Path) -> Any:
 
     prefix = "tokenizer.ggml."
     fields = _gguf_reader(file, file.stat().st_mtime_ns).fields
-    stored: dict[str, Any] = {
-        _GGUF_TOKENIZER_KEYS.get(name.removeprefix(prefix), name.removeprefix(prefix)): field.contents()
-        for name, field in fields.items()
-        if name.startswith(prefix)
+    stored = {
+        str(name).removeprefix(prefix): field.contents() for name, field in fields.items() if name.startswith(prefix)
     }
     if "tokens" not in stored:
         raise ValueError(f"{file} holds no tokenizer.")
     template = fields.get("tokenizer.chat_template")
-    backend, extra = _gguf_tokenizer_conversion()(fields["general.architecture"].contents(), stored)
+    convert = _gguf_tokenizer_conversion()
+    backend, extra = convert(
+        fields["general.architecture"].contents(),
+        {**stored, "tokenizer_type": stored.get("model"), "pre_tokenizer_type": stored.get("pre")},
+    )
     special = {name: stored["tokens"][stored[key]] for name, key in _GGUF_SPECIAL_TOKENS.items() if key in stored}
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         chat_template=template.contents() if template is not None else None,
         # llama.cpp's default where the file does not say: only sentencepiece vocabularies begin with BOS.
-        add_bos_token=stored.get("add_bos_token", stored["tokenizer_type"] == "llama"),
+        add_bos_token=stored.get("add_bos_token", stored.get("model") == "llama"),
         add_eos_token=stored.get("add_eos_token", False),
         **{"bos_token": None, "eos_token": None, **extra, **special},
     )
 
-
-# What transformers' conversion calls two of the keys behind "tokenizer.ggml.".
-_GGUF_TOKENIZER_KEYS = {"model": "tokenizer_type", "pre": "pre_tokenizer_type"}
 
 _GGUF_SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",

@@ -1,0 +1,195 @@
+"""How fast plain decoding and whole rounds are here, against what bounds them.
+
+    python scripts/compare_speed.py [--sections bandwidth,plain,torch,rounds,capacity] [--out speed.json]
+
+Prints, for the default pair in float32:
+
+    bandwidth   what this machine reads from memory, hence the least time of one pass over the target's weights
+    plain       plain decoding at capacity 512, against that time
+    torch       the same prompts through transformers + torch, in turns with ours (needs the extra `torch`)
+    rounds      whole rounds of trees of 8 and 32 nodes at T=0 and T=1, against their forwards measured alone
+    capacity    plain and tree rounds at capacity 512, 2,048 and 8,192, with the memory of the contexts
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxspec import cache, decode, measure, pairs, plan, profiles
+from jaxspec.decode import Sampling
+
+PROMPTS = (
+    "Explain why the sky is blue.",
+    "Write a Python function that reverses a linked list.",
+    "A train travels 60 miles in 1.5 hours. How fast is it going?",
+    "Summarise the plot of Romeo and Juliet in three sentences.",
+)
+
+# An acceptance vector such as a trained draft of a small model has; it only shapes the trees that are timed.
+ACCEPTANCE = (0.55, 0.12, 0.06, 0.04)
+
+console = Console()
+
+
+def bandwidth() -> dict[str, float]:
+    """GB/s that two threads read, the best of several passes over 1 GiB."""
+    halves = np.split(np.ones(2**28, np.float32), jax.local_device_count() * 2)
+    with ThreadPoolExecutor(len(halves)) as pool:
+        seconds = []
+        for _ in range(10):
+            start = time.perf_counter()
+            list(pool.map(lambda half: np.dot(half, half), halves))
+            seconds.append(time.perf_counter() - start)
+    rate = sum(half.nbytes for half in halves) / min(seconds) / 1e9
+    console.print(f"memory bandwidth: {rate:.1f} GB/s (best of {len(seconds)} reads of 1 GiB by {len(halves)} threads)")
+    return {"gb_per_second": rate}
+
+
+def plain(pair: pairs.Pair, rate: float) -> dict[str, float]:
+    """Milliseconds of a plain token at capacity 512, and the floor that reading the weights sets."""
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(pair.params["target"]))
+    floor = weights / rate / 1e6
+    prompt = pair.encode(PROMPTS[0])
+    token = measure.round_time(decode.autoregressive(pair.target), pair.params, prompt, key=jax.random.key(0))
+    console.print(
+        f"plain decoding: {token:.1f} ms a token; {weights / 1e6:.0f} MB of weights take {floor:.1f} ms to read: "
+        f"{token / floor:.2f} x the floor"
+    )
+    return {"ms_per_token": token, "floor_ms": floor, "ratio": token / floor}
+
+
+def torch(pair: pairs.Pair, num_tokens: int = 64, repeats: int = 3) -> dict[str, float]:
+    """Plain greedy decoding here and in transformers + torch (two threads), prompt by prompt in turns."""
+    import torch as pytorch
+    from transformers import AutoModelForCausalLM
+
+    pytorch.set_num_threads(2)
+    file = pairs.fetch()
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=pytorch.float32).eval()
+    decoder = decode.autoregressive(pair.target)
+    ratios, ours, theirs = [], [], []
+    for repeat in range(repeats + 1):
+        for text in PROMPTS:
+            prompt = pair.encode(text)
+            start = time.perf_counter()
+            mine = decode.generate(
+                decoder, pair.params, [prompt], key=jax.random.key(0), max_new_tokens=num_tokens, logprobs=False
+            )
+            middle = time.perf_counter()
+            with pytorch.inference_mode():
+                other = model.generate(
+                    pytorch.tensor([prompt]), do_sample=False, min_new_tokens=num_tokens, max_new_tokens=num_tokens
+                )
+            end = time.perf_counter()
+            if repeat:
+                ours.append((middle - start) / mine.lengths[0] * 1000)
+                theirs.append((end - middle) / (other.shape[1] - len(prompt)) * 1000)
+                ratios.append(theirs[-1] / ours[-1])
+    result = {
+        "ms_per_token": statistics.median(ours),
+        "torch_ms_per_token": statistics.median(theirs),
+        "speedup": statistics.median(ratios),
+    }
+    console.print(
+        f"plain decoding, prompts included: {result['ms_per_token']:.1f} ms a token here, "
+        f"{result['torch_ms_per_token']:.1f} in transformers + torch {pytorch.__version__}: "
+        f"{result['speedup']:.2f} x (median of {len(ratios)} pairs, {min(ratios):.2f} to {max(ratios):.2f})"
+    )
+    return result
+
+
+def rounds(pair: pairs.Pair) -> list[dict[str, float]]:
+    """Whole rounds against the sum of their forwards, each measured alone in a compiled loop."""
+    table = Table("nodes", "draft steps", "T", "draft ms", "verify ms", "parts", "round", "ratio", title="rounds, ms")
+    results = []
+    prompt = pair.encode(PROMPTS[0])
+    for size in (8, 32):
+        shape = plan.optimal_tree(ACCEPTANCE, size, 6)
+        widths = [2, *shape.level_widths[1:]]  # the root's step carries the catch-up token
+        for temperature in (0.0, 1.0):
+            decoder = decode.sequoia(pair.target, pair.draft, shape)
+            samples = []
+            for _ in range(3):  # parts and whole in turns
+                steps = measure.step_times(pair.draft, pair.params["draft"], sorted(set(widths)), repeats=5)
+                verify = measure.step_times(pair.target, pair.params["target"], (size,), repeats=5)[size]
+                whole = measure.round_time(
+                    decoder,
+                    pair.params,
+                    prompt,
+                    key=jax.random.key(0),
+                    num_tokens=(8, 40),
+                    sampling=Sampling(temperature=temperature),
+                    repeats=3,
+                )
+                draft = sum(steps[width] for width in widths)
+                samples.append((whole / (draft + verify), draft, verify, whole))
+            ratio, draft, verify, whole = sorted(samples)[1]
+            results.append(
+                {
+                    "nodes": size,
+                    "temperature": temperature,
+                    "draft_ms": draft,
+                    "verify_ms": verify,
+                    "round_ms": whole,
+                    "ratio": ratio,
+                }
+            )
+            table.add_row(
+                *(str(value) for value in (size, len(widths), temperature)),
+                *(f"{value:.1f}" for value in (draft, verify, draft + verify, whole)),
+                f"{ratio:.2f}",
+            )
+    console.print(table)
+    return results
+
+
+def capacity(pair: pairs.Pair) -> list[dict[str, float]]:
+    """Forwards of 1 and 8 tokens, and the contexts' memory, as the capacity grows."""
+    table = Table("capacity", "1 token, ms", "8 tokens, ms", "draft 1 token, ms", "contexts, MB", title="capacity")
+    results = []
+    for slots in (512, 2048, 8192):
+        target = measure.step_times(pair.target, pair.params["target"], (1, 8), capacity=slots)
+        draft = measure.step_times(pair.draft, pair.params["draft"], (1,), capacity=slots)
+        shapes = [jax.eval_shape(functools.partial(cache.empty, model, slots)) for model in (pair.target, pair.draft)]
+        memory = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) / 1e6
+        results.append({"slots": slots, "ms_1": target[1], "ms_8": target[8], "draft_ms": draft[1], "mb": memory})
+        table.add_row(f"{slots:,}", *(f"{value:.1f}" for value in (target[1], target[8], draft[1], memory)))
+    console.print(table)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sections", default="bandwidth,plain,rounds,capacity", help="default: all but torch")
+    parser.add_argument("--draft-layers", type=int, help="time an early exit of so many layers as the draft")
+    parser.add_argument("--out", help="also write the numbers to this JSON file")
+    args = parser.parse_args()
+    pair = pairs.load(draft_layers=args.draft_layers)
+    console.print(f"{profiles.machine_description()}; {profiles.library_versions()}")
+    wanted = args.sections.split(",")
+    results: dict[str, object] = {}
+    read = bandwidth() if {"bandwidth", "plain"} & set(wanted) else {}
+    for name, section in {
+        "plain": lambda p: plain(p, read["gb_per_second"]),
+        "torch": torch,
+        "rounds": rounds,
+        "capacity": capacity,
+    }.items():
+        if name in wanted:
+            results[name] = section(pair)
+    if args.out:
+        environment = {"machine": profiles.machine_description(), "versions": profiles.library_versions()}
+        with open(args.out, "w") as file:
+            json.dump({**environment, **read, **results}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""At temperature 0 every decoder returns the tokens of the uncached loop, whatever drafts."""
+
+import checks
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from checks import KEY, PROMPTS, assert_greedy_equals_reference, rows, run, steps
+from toys import PAIRS, TREES, ConstantLM, CtxLM, PosLM, RandomLM, TableLM, pair
+
+from jaxspec import decode, tree
+from jaxspec.decode.tree import TreeDecoder
+
+RAGGED = [*PROMPTS, PROMPTS[2][::-1]]
+"""Five prompts: what a batch may mix."""
+
+
+def decoder_of(name: str, shape: str) -> TreeDecoder:
+    return TreeDecoder(pair(name).target, pair(name).draft, TREES[shape])
+
+
+@pytest.mark.parametrize("shape", TREES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_tokens_of_a_batch(name, shape):
+    """A1, A6, F1: prompts of 1, 2, 7 and 31 tokens together, rows of unequal acceptance."""
+    generation = assert_greedy_equals_reference(decoder_of(name, shape), pair(name).params, RAGGED)
+    accepted = generation.stats.total().accepted_per_round
+    assert 0.1 < accepted < TREES[shape].depth - 0.02, "the pair shows neither rejections nor acceptances"
+
+
+@pytest.mark.parametrize("shape", ["chain3", "binary", "optimal"])
+@pytest.mark.parametrize("name", ["ctx", "tiny"])
+def test_tokens_of_one_prompt(name, shape):
+    for prompt in PROMPTS:
+        assert_greedy_equals_reference(decoder_of(name, shape), pair(name).params, [prompt])
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_plain_decoding(name):
+    assert_greedy_equals_reference(decode.autoregressive(pair(name).target), pair(name).params, RAGGED)
+
+
+def test_many_seeds():
+    """A4: 200 models; parameters are arguments, so one program serves all."""
+    model, decoder = CtxLM(11), TreeDecoder(CtxLM(11), CtxLM(11, noise=0.3), TREES["comb"])
+    for seed in range(200):
+        params = model.init(jax.random.key(seed))
+        assert_greedy_equals_reference(decoder, {"target": params, "draft": params}, [[seed % 11, 3]], 10)
+
+
+@pytest.mark.parametrize("shape", ["chain5", "binary", "comb", "optimal"])
+@pytest.mark.parametrize("name", ["ctx", "tiny"])
+def test_a_draft_that_is_the_target_is_always_accepted(name, shape):
+    """A5, I14, J9: off by one anywhere in the draft's context, or a forgotten catch-up token, and a round is short."""
+    target, _, params = pair(name)
+    checks.assert_accepts_everything(
+        TreeDecoder(target, target, TREES[shape]), {"target": params["target"], "draft": params["target"]}
+    )
+
+
+@pytest.mark.parametrize("draft", [RandomLM(11), ConstantLM(11, 0), ConstantLM(11, 10)], ids=str)
+def test_any_draft_changes_speed_only(draft):
+    """A7."""
+    target, _, params = pair("ctx")
+    decoder = TreeDecoder(target, draft, TREES["binary"])
+    assert_greedy_equals_reference(
+        decoder, {"target": params["target"], "draft": draft.init(jax.random.key(3))}, RAGGED
+    )
+
+
+def test_garbage_behind_the_committed_tokens():
+    """E4: slots that hold no token may hold anything, after every round and in both contexts."""
+    target, draft, params = pair("ctx")
+
+    def spoil(state):
+        def spoil_context(context):
+            stale = jnp.arange(64) >= context.length[:, None]
+            return context._replace(entries=jax.tree.map(lambda leaf: jnp.where(stale, 10_000, leaf), context.entries))
+
+        return state._replace(contexts={name: spoil_context(context) for name, context in state.contexts.items()})
+
+    decoder = TreeDecoder(target, draft, TREES["binary"])
+    state, _ = steps(decoder, params, RAGGED, 20, change=spoil)
+    for row, prompt in enumerate(RAGGED):
+        tokens = state.row.tokens[row, len(prompt) : len(prompt) + 20].tolist()
+        assert tokens == reference.greedy(target, params["target"], prompt, 20)
+
+
+@pytest.mark.parametrize("shape", ["chain3", "binary"])
+def test_draft_of_limited_length(shape):
+    """E5: behind the draft's last position nothing is drafted, decoding goes on plainly, in the same program."""
+    target, params = CtxLM(11, max_length=64), pair("ctx").params
+    decoder = TreeDecoder(target, CtxLM(11, noise=0.1, max_length=16), TREES[shape])
+    state, reports = steps(decoder, params, [PROMPTS[0], PROMPTS[2]], 40)
+    for row, prompt in enumerate([PROMPTS[0], PROMPTS[2]]):
+        tokens = state.row.tokens[row, len(prompt) : len(prompt) + 40].tolist()
+        assert tokens == reference.greedy(target, params["target"], prompt, 40)
+    for before, info in reports:
+        position = before.num_tokens - 1
+        depths = TREES[shape].depths[None, 1:]
+        possible = (position[:, None] + depths <= 16).sum(axis=1)
+        np.testing.assert_array_equal(info.num_drafted, np.where(before.is_finished, 0, possible))
+    assert any(info.num_drafted.any() for _, info in reports)
+    assert rows(run(decoder, params, [PROMPTS[0]], 40))[0] == reference.greedy(target, params["target"], PROMPTS[0], 40)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_prefill_in_chunks_of_any_size(temperature):
+    """E7: chunks of 1, 3 and 64 tokens give the same tokens and log-probabilities."""
+    decoder, params = decoder_of("tiny", "chain3"), pair("tiny").params
+    sampling = decode.Sampling(temperature)
+    whole, *parts = (run(decoder, params, RAGGED, sampling=sampling, prefill_chunk=size) for size in (64, 1, 3))
+    for part in parts:
+        np.testing.assert_array_equal(part.tokens, whole.tokens)
+        np.testing.assert_allclose(part.logprobs, whole.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 44, 45, 63, 64, 65])
+def test_prompts_at_the_edges_of_buckets(length):
+    """E10: one token, and prompts (with what follows) that just fit a bucket or just do not."""
+    prompt = np.random.default_rng(length).integers(0, 11, length).tolist()
+    assert_greedy_equals_reference(decoder_of("ctx", "chain3"), pair("ctx").params, [prompt], 16)
+
+
+def test_padding_rows_of_the_draft_are_never_drafted():
+    """H1: three padding ids with high logits behind the target's vocabulary."""
+    target, draft = TableLM(61), TableLM(64)
+    table = target.init(jax.random.key(2))["table"]
+    padded = jnp.full((64, 64), 50.0).at[:61, :61].set(table)
+    params = {"target": {"table": table}, "draft": {"table": padded}}
+    for temperature in (0.0, 1.0):
+        decoder = TreeDecoder(target, draft, TREES["star"])
+        state, reports = steps(decoder, params, [[1], [60]], 12, sampling_=decode.Sampling(temperature))
+        assert (state.row.tokens < 61).all()
+        for _, info in reports:
+            assert (info.tokens < 61).all()
+    assert_greedy_equals_reference(TreeDecoder(target, draft, TREES["star"]), params, [[1], [60]], 12)
+
+
+def test_vocabularies_that_differ_are_refused():
+    """H1: the draft lacks tokens; both sizes are named."""
+    with pytest.raises(ValueError, match=r"50.*61"):
+        decode.speculative(TableLM(61), TableLM(50), 2)
+
+
+def test_siblings_share_a_position():
+    """E8: with a model of positions, a wide tree whose node indices run ahead of its depths."""
+    model = PosLM(11)
+    params = model.init(jax.random.key(1))
+    decoder = TreeDecoder(model, model, tree.k_ary(3, 2))
+    checks.assert_accepts_everything(decoder, {"target": params, "draft": params})
+    assert_greedy_equals_reference(decoder, {"target": params, "draft": params}, RAGGED)
+
+
+def test_temperature_towards_zero_is_greedy():
+    """C1, G6: T = 1e-4 and 1e-8 give the tokens of T = 0."""
+    decoder, params = decoder_of("ctx", "binary"), pair("ctx").params
+    greedy = run(decoder, params, RAGGED)
+    for temperature in (1e-4, 1e-8):
+        near = run(decoder, params, RAGGED, sampling=decode.Sampling(temperature))
+        np.testing.assert_array_equal(near.tokens, greedy.tokens)
+
+
+def test_greedy_rows_beside_sampled_ones():
+    """C2: rows at T = 0 are those of a greedy batch, and sampled rows are those of a batch of their own."""
+    decoder, params = decoder_of("ctx", "binary"), pair("ctx").params
+    keys = jax.random.split(KEY, 4)
+    prompts = [[1], [2, 3], [4], [5, 6]]
+    mixed = run(decoder, params, prompts, key=keys, sampling=decode.Sampling([0.0, 1.0, 0.0, 0.7]))
+    greedy = run(decoder, params, prompts, key=keys)
+    np.testing.assert_array_equal(mixed.tokens[::2], greedy.tokens[::2])
+    sampled = run(decoder, params, prompts, key=keys, sampling=decode.Sampling([1.0, 1.0, 0.7, 0.7]))
+    np.testing.assert_array_equal(mixed.tokens[1::2], sampled.tokens[1::2])
+
+
+def test_bias_of_a_greedy_row():
+    """A banned token is never emitted, and the others are the arg-max without it; each row has its own bias."""
+    decoder, (target, _, params) = decoder_of("table", "star"), pair("table")
+    bias = np.zeros((2, 11), np.float32)
+    bias[0, 4], bias[1, 7] = -np.inf, 100.0
+    first, second = rows(run(decoder, params, [[3], [3]], 12, sampling=decode.Sampling(bias=bias)))
+    banned = {"table": params["target"]["table"] + bias[0]}
+    assert first == reference.greedy(target, banned, [3], 12)
+    assert 4 not in first
+    assert second == [7] * 12
