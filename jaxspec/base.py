@@ -50,8 +50,11 @@ class Output(NamedTuple):
 class Model(Protocol):
     """A language model as a hashable description without arrays, written for one sequence.
 
-    A model may also have an attribute `max_length`: the number of positions that it was made for (None: no limit).
-    Two models that are equal and hash alike compile once.
+    Two models that are equal and hash alike compile once. A model may have two further attributes:
+
+        max_length  The number of positions that it was made for; None: no limit.
+        kept_ids    For a draft with a reduced output vocabulary: the ascending ids that its logits `[n, len(kept_ids)]`
+                    belong to. It never proposes another token. None: all of them.
     """
 
     @property

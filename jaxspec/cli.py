@@ -109,6 +109,7 @@ def _add_generate(commands: Any) -> None:
         _generate,
         "generate",
         "Decode a prompt; the text is written while it is decoded.",
+        "With --json, stats.seconds has the compiling in it.\n\n"
         'example: jaxspec generate "Why is the sky blue?" --tree k-ary:2x3 --max-new-tokens 64 --show',
     )
     parser.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from stdin, less one final newline")
@@ -205,6 +206,7 @@ def _measure(args: argparse.Namespace) -> int:
     from jaxspec import measure
 
     with reports.progress() as progress:
+        progress("acceptance", 0, len(encoded))
         profile = measure.profile(
             pair.target,
             pair.draft,
@@ -256,7 +258,8 @@ def _plan(args: argparse.Namespace) -> int:
     chosen = plan.best(profile, args.max_size, args.max_depth)
     largest = args.max_size or (max(profile.verify_ms) if len(profile.verify_ms) > 1 else plan.DEFAULT_MAX_SIZE)
     sizes = [size for size in _TABLE_SIZES if size <= largest]
-    depths = list(range(1, min(_TABLE_DEPTHS, args.max_depth or _TABLE_DEPTHS) + 1))
+    rows = len(profile.acceptance) if isinstance(profile.acceptance[0], tuple) else _TABLE_DEPTHS
+    depths = list(range(1, min(_TABLE_DEPTHS, rows, args.max_depth or _TABLE_DEPTHS) + 1))
     speedups: Any = plan.table(profile, sizes, depths) if sizes else []
     if args.json:
         table = {"sizes": sizes, "depths": depths, "speedups": [list(row) for row in speedups]}
@@ -315,6 +318,7 @@ def _check(args: argparse.Namespace) -> int:
     results = {}
     with reports.progress() as progress:
         for method, choice in choices.items():
+            progress(method, 0, len(encoded))
             results[method] = parity.greedy(
                 choice.decoder(pair),
                 pair.params,

@@ -97,10 +97,18 @@ def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: 
     )
 
 
-def adjust(options: Options, logits: jax.Array) -> jax.Array:
-    """`[V]` float32 logits with what acts on logits before temperature: the bias."""
+def adjust(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
+    """`[V]` float32 logits with what acts on logits before temperature: the bias.
+
+    Args:
+        options: The row's options.
+        logits: `[V]`, or `[len(ids)]` where they are those of some tokens only.
+        ids: The tokens that the logits belong to; None: all, in order.
+    """
     logits = logits.astype(jnp.float32)
-    return logits if options.bias is None else logits + options.bias
+    if options.bias is None:
+        return logits
+    return logits + (options.bias if ids is None else options.bias[ids])
 
 
 def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
@@ -119,9 +127,12 @@ def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
     return jnp.where(options.temperature > 0, probs, _one_hot(logits))
 
 
-def draft_logits(options: Options, logits: jax.Array) -> jax.Array:
-    """`[V]` float32 logits that the draft proposes from: with bias, over its temperature where that is not 0."""
-    logits = adjust(options, logits)
+def draft_logits(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
+    """Float32 logits that the draft proposes from: with bias, over its temperature where that is not 0.
+
+    Arguments as for `adjust`.
+    """
+    logits = adjust(options, logits, ids)
     return logits if options.draft_temperature is None else _temper(logits, options.draft_temperature)
 
 

@@ -26,7 +26,12 @@ class Rule(Protocol):
         ...
 
     def outcome(
-        self, target_probs: jax.Array, draft_probs: jax.Array, children: jax.Array, active: jax.Array
+        self,
+        target_probs: jax.Array,
+        draft_probs: jax.Array,
+        children: jax.Array,
+        active: jax.Array,
+        support: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """What becomes of the children.
 
@@ -35,6 +40,7 @@ class Rule(Protocol):
             draft_probs: `[V]` float32, the distribution that the children were drawn from (`sampling.distribution`).
             children: `[C]` int32 in draw order.
             active: `[C]` bool; only these are there. The choice must not depend on which tokens were drawn.
+            support: `[V]` bool, the tokens that the draft can propose at all; None: every token.
 
         Returns:
             `[C]` probability that child j is the accepted one, and the `[V]` distribution of the token that is emitted
@@ -55,13 +61,20 @@ class Sequoia:
         return sampling.draw_without_replacement(key, draft_logits, count)
 
     def outcome(
-        self, target_probs: jax.Array, draft_probs: jax.Array, children: jax.Array, active: jax.Array
+        self,
+        target_probs: jax.Array,
+        draft_probs: jax.Array,
+        children: jax.Array,
+        active: jax.Array,
+        support: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         # With R_1 = target, D_1 = draft, a rejection of s turns R into norm((R - D)+) and D into norm(D without s), or
         # into the uniform distribution of the unseen tokens once D is exhausted. Hence R is always proportional to
         # (target - lam * draft - mu)+ on the unseen tokens and 0 on the rejected ones: two scalars carry it.
+        uniform = jnp.ones_like(draft_probs) if support is None else support.astype(jnp.float32)
+
         def residual(target: jax.Array, lam: jax.Array, mu: jax.Array) -> jax.Array:
-            return jnp.maximum(target - lam * draft_probs - mu, 0.0)
+            return jnp.maximum(target - lam * draft_probs - mu * uniform, 0.0)
 
         def test(carry: tuple, child: tuple) -> tuple[tuple, jax.Array]:
             target, draft, lam, mu, mass, unseen, reach = carry
@@ -82,7 +95,7 @@ class Sequoia:
             return (target, draft, lam, mu, mass, unseen, reach * (1.0 - accepts)), reach * accepts
 
         zero, one = jnp.float32(0.0), jnp.float32(1.0)
-        start = (target_probs, draft_probs, zero, zero, target_probs.sum(), jnp.float32(target_probs.shape[0]), one)
+        start = (target_probs, draft_probs, zero, zero, target_probs.sum(), uniform.sum(), one)
         (target, _, lam, mu, mass, _, _), accept = jax.lax.scan(test, start, (children, active))
         return accept, _normalised(residual(target, lam, mu), mass, target_probs)
 
@@ -113,9 +126,14 @@ class TopK:
         return sampling.top_k(draft_logits.astype(jnp.float32), count)[1]
 
     def outcome(
-        self, target_probs: jax.Array, draft_probs: jax.Array, children: jax.Array, active: jax.Array
+        self,
+        target_probs: jax.Array,
+        draft_probs: jax.Array,
+        children: jax.Array,
+        active: jax.Array,
+        support: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        del draft_probs
+        del draft_probs, support
         earlier = (children[:, None] == children[None, :]) & jnp.tri(children.shape[0], k=-1, dtype=bool) & active[None]
         accept = jnp.where(active & ~earlier.any(axis=1), target_probs[children], 0.0)  # a repeated child counts once
         rest = target_probs.at[children].multiply(jnp.where(active, 0.0, 1.0))

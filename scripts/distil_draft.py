@@ -18,7 +18,7 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,16 @@ import numpy as np
 import optax
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
 from jaxspec import decode, networks, training
 from jaxspec.networks import Transformer, TransformerConfig
 
 console = Console(stderr=True)
+
+CHECKPOINT = "checkpoint.safetensors"
+KEPT_IDS = "kept_ids.npy"
 
 
 class Data(NamedTuple):
@@ -244,8 +248,8 @@ class Draft:
         return self.hidden(params, tokens) @ params["kept"].T
 
 
-def begin(options: argparse.Namespace, data: Data) -> tuple[Draft, Any]:
-    """A draft whose embedding holds the target's principal components, and its parameters."""
+def begin(options: argparse.Namespace, data: Data) -> None:
+    """Writes where a run begins: a draft whose embedding holds the target's principal components, and the kept ids."""
     target, target_params = networks.load(options.target)
     config = TransformerConfig(
         vocab_size=target.vocab_size,
@@ -260,18 +264,26 @@ def begin(options: argparse.Namespace, data: Data) -> tuple[Draft, Any]:
         tie_word_embeddings=True,
         max_length=target.max_length,
     )
-    model = Transformer(config, num_features=1, columns=False)
-    counts = np.bincount(data.tokens[weigh(data, ~data.is_held_out, 0.0) > 0], minlength=target.vocab_size)
+    model = Transformer(config)
+    emitted = weigh(data, ~data.is_held_out, 0.0)[:-1] > 0
+    counts = np.bincount(data.tokens[1:][emitted], minlength=target.vocab_size)
     kept_ids = training.kept_tokens(counts, options.kept, options.stop_ids)
     embedding = np.asarray(target_params["embed_tokens"]["weight"], np.float64)
-    share = np.sqrt(counts + 1.0)[:, None]
-    _, directions = np.linalg.eigh(embedding.T @ (embedding * share))
+    _, directions = np.linalg.eigh(embedding.T @ (embedding * np.sqrt(counts + 1.0)[:, None]))
     principal = embedding @ directions[:, ::-1][:, : options.width]
     principal /= np.linalg.norm(principal[kept_ids], axis=1).mean()  # logits of about unit deviation to begin with
-    frozen = jnp.asarray(principal, jnp.float32)
     params = model.init(jax.random.key(options.seed))
-    params = {"kept": frozen[kept_ids], "layers": params["layers"], "norm": params["norm"]}
-    return Draft(model, frozen, kept_ids), params
+    params = {**params, "embed_tokens": {"weight": jnp.asarray(principal, jnp.float32)}}
+    networks.save(Path(options.out) / "start", model, params)
+    np.save(Path(options.out) / KEPT_IDS, kept_ids)
+
+
+def open_run(folder: Path) -> tuple[Draft, Any]:
+    """A run's draft, and the parameters that it began with."""
+    model, params = networks.load(folder / "start", num_features=1, columns=False)
+    draft = Draft(model, params["embed_tokens"]["weight"], np.load(folder / KEPT_IDS))
+    kept = params["embed_tokens"]["weight"][draft.kept_ids]
+    return draft, {"kept": kept, "layers": params["layers"], "norm": params["norm"]}
 
 
 def weigh(data: Data, rows: np.ndarray, prompt_weight: float) -> np.ndarray:
@@ -312,50 +324,47 @@ def make_optimiser(options: argparse.Namespace) -> optax.GradientTransformation:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Trains a draft and keeps a checkpoint."""
+    """Trains a draft. A run that was stopped goes on from its last checkpoint, with the options given now."""
     data = read_data(options.data, options.labels, options.held_out)
-    draft, params = begin(options, data)
     out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    networks.save(out / "start", dataclasses.replace(draft.model, num_features=0), draft.whole(params))
-    np.save(out / "kept_ids.npy", draft.kept_ids)
+    if not (out / CHECKPOINT).exists():
+        begin(options, data)
+    draft, params = open_run(out)
 
     def loss(params: Any, batch: training.Batch) -> jax.Array:
-        hidden = draft.hidden(params, batch.tokens).reshape(-1, options.width)[batch.positions]
+        hidden = draft.hidden(params, batch.tokens).reshape(-1, draft.model.config.hidden_size)[batch.positions]
         logits = hidden @ params["kept"][batch.candidates].T + batch.log_weights
         return training.distillation_loss(logits, batch.labels, options.hard)
 
     optimiser = make_optimiser(options)
     step = jax.jit(training.train_step(loss, optimiser), donate_argnums=0)
     state = training.TrainState(params, optimiser.init(params), jnp.int32(0))
-    if (out / "checkpoint.safetensors").exists():
-        state = restore(out / "checkpoint.safetensors", state)
-    measure = make_measure(options, draft, data)
+    if (out / CHECKPOINT).exists():
+        state = restore(out / CHECKPOINT, state)
+    measure = make_measure(draft, data, options.evaluation_length)
     weights = weigh(data, ~data.is_held_out, options.prompt_weight)
     started, first = time.monotonic(), int(state.step)
     recent: list[float] = []
     with _progress() as progress, (out / "log.jsonl").open("a") as log:
         task = progress.add_task("train", total=options.steps, completed=first, status="")
-        for batch in _endless(options, draft, data, weights, first):
-            if int(state.step) >= options.steps:
+        for done, batch in enumerate(_endless(options, draft, data, weights, first), first + 1):
+            if done > options.steps:
                 break
             state, value = step(state, batch)
             recent = [*recent[-49:], float(value)]
-            progress.update(task, advance=1)
-            done = int(state.step)
+            progress.advance(task)
             if done % options.every == 0 or done == options.steps:
-                save(out / "checkpoint.safetensors", state)
+                save(out / CHECKPOINT, state)
                 record = {
                     "step": done,
                     "tokens": done * options.batch * options.length,
                     "seconds": round(time.monotonic() - started, 1),
+                    "processor_seconds": round(time.process_time(), 1),
                     "loss": round(float(np.mean(recent)), 4),
                     **measure(state.params),
                 }
                 print(json.dumps(record), file=log, flush=True)
-                progress.update(
-                    task, status=f"loss {record['loss']:.3f}  ranks {record['ranks']}  T {record['overlap']}"
-                )
+                progress.update(task, status=f"loss {record['loss']}  {record['ranks']}  {record['overlap']}")
                 if not console.is_terminal:
                     print(json.dumps(record), file=sys.stderr, flush=True)
 
@@ -400,8 +409,14 @@ def _batch(
     return training.Batch(tokens, positions.astype(np.int32), labels, weight, candidates, log_weights)
 
 
-def make_measure(options: argparse.Namespace, draft: Draft, data: Data) -> Any:
-    """A function from parameters to held-out acceptance: by rank on greedy completions, by temperature on the sampled."""
+def make_measure(draft: Draft, data: Data, length: int) -> Callable[[Any], dict[str, list[float]]]:
+    """A function from parameters to held-out acceptance, `ranks` [4] and `overlap` [2].
+
+    Args:
+        draft: What the parameters are of.
+        data: Its held-out greedy completions give the ranks, its sampled ones the overlap at temperatures 0.6 and 1.
+        length: Tokens that completions are packed into; with longer ones, contexts are longer.
+    """
     held_out = np.flatnonzero(data.is_held_out)
     greedy = weigh(data, data.is_held_out & (data.temperatures == 0), 0.0)
     sampled = weigh(data, data.is_held_out & (data.temperatures > 0), 0.0)
@@ -420,7 +435,7 @@ def make_measure(options: argparse.Namespace, draft: Draft, data: Data) -> Any:
 
     def measure(params: Any) -> dict[str, Any]:
         totals = (0.0, 0.0, 0.0, 0.0)
-        for index in packed(data, held_out, 8, options.evaluation_length, 0):
+        for index in packed(data, held_out, 8, length, 0):
             found = sums(
                 params,
                 np.where(index < 0, 0, data.tokens[index]).astype(np.int32),
@@ -464,49 +479,122 @@ def _progress() -> Progress:
     )
 
 
+# ------------------------------------------------------------------------------------------------ evaluate and export
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Prints a run's held-out acceptance: a table, and JSON on stdout."""
+    data = read_data(options.data, options.labels, options.held_out)
+    draft, params = trained(Path(options.run_folder))
+    found = {length: make_measure(draft, data, length)(params) for length in options.lengths}
+    table = Table("context", "rank 1", "2", "3", "4", "overlap T=0.6", "T=1")
+    for length, measured in found.items():
+        table.add_row(str(length), *(f"{value:.3f}" for value in (*measured["ranks"], *measured["overlap"])))
+    console.print(table)
+    print(json.dumps(found))
+
+
+def export(options: argparse.Namespace) -> None:
+    """Writes a run as a Hugging Face folder, and beside it the ids that a trimmed vocabulary keeps."""
+    draft, params = trained(Path(options.run_folder))
+    out = Path(options.out)
+    networks.save(out, dataclasses.replace(draft.model, num_features=0), draft.whole(params), options.dtype)
+    np.save(out / KEPT_IDS, draft.kept_ids)
+    special = {"bos_token_id": options.bos_id, "eos_token_id": options.stop_ids, "pad_token_id": options.pad_id}
+    for file, config in (
+        ("config.json", json.loads((out / "config.json").read_text())),
+        ("generation_config.json", {}),
+    ):
+        (out / file).write_text(json.dumps({**config, **special}, indent=2) + "\n")
+    size = sum(file.stat().st_size for file in out.iterdir())
+    console.print(f"{out}: {size / 1e6:.1f} MB")
+
+
+def trained(folder: Path) -> tuple[Draft, Any]:
+    """A run's draft and the parameters of its last checkpoint."""
+    draft, params = open_run(folder)
+    stored = load_file(folder / CHECKPOINT)
+    return draft, jax.tree_util.tree_map_with_path(
+        lambda path, _: jnp.asarray(stored[".params" + jax.tree_util.keystr(path)]), params
+    )
+
+
 def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    p = commands.add_parser("label")
-    p.add_argument("--data")
-    p.add_argument("--target")
-    p.add_argument("--out")
-    p.add_argument("--count", type=int, default=32)
-    p.add_argument("--batch-tokens", type=int, default=1024)
-    p.set_defaults(run=label)
-    p = commands.add_parser("train")
-    p.add_argument("--data", nargs="+")
-    p.add_argument("--labels", nargs="+")
-    p.add_argument("--target")
-    p.add_argument("--out")
-    p.add_argument("--width", type=int, default=256)
-    p.add_argument("--layers", type=int, default=2)
-    p.add_argument("--heads", type=int, default=4)
-    p.add_argument("--kv-heads", type=int, default=2)
-    p.add_argument("--head-dim", type=int, default=64)
-    p.add_argument("--intermediate", type=int, default=768)
-    p.add_argument("--rope-theta", type=float, default=10000.0)
-    p.add_argument("--kept", type=int, default=8192)
-    p.add_argument("--stop-ids", type=int, nargs="+", default=[0, 2])
-    p.add_argument("--held-out", type=float, default=0.03)
-    p.add_argument("--steps", type=int, default=1000)
-    p.add_argument("--batch", type=int, default=8)
-    p.add_argument("--length", type=int, default=512)
-    p.add_argument("--evaluation-length", type=int, default=512)
-    p.add_argument("--learning-rate", type=float, default=2e-3)
-    p.add_argument("--optimiser", choices=["adamw", "muon"], default="adamw")
-    p.add_argument("--muon-rate", type=float, default=0.02)
-    p.add_argument("--weight-decay", type=float, default=0.05)
-    p.add_argument("--warm-up", type=int, default=50)
-    p.add_argument("--decay", type=float, default=0.5)
-    p.add_argument("--positions", type=float, default=0.7)
-    p.add_argument("--candidates", type=int, default=2560)
-    p.add_argument("--labels-used", type=int, default=16)
-    p.add_argument("--hard", type=float, default=0.3)
-    p.add_argument("--prompt-weight", type=float, default=0.3)
-    p.add_argument("--every", type=int, default=100)
-    p.add_argument("--seed", type=int, default=0)
-    p.set_defaults(run=train)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(run: Callable[[argparse.Namespace], None], *groups: str) -> Callable[..., None]:
+        doc = run.__doc__ or ""
+        sub = commands.add_parser(run.__name__, help=doc.split(". ")[0].rstrip("."), description=doc)
+        sub.set_defaults(run=run)
+
+        def add(name: str, default: Any, text: str, **more: Any) -> None:
+            kind = type(default[0] if isinstance(default, list) else default)
+            if default is None:
+                sub.add_argument(name, required=True, help=text, **more)
+            else:
+                sub.add_argument(name, type=kind, default=default, help=f"{text} (default: %(default)s)", **more)
+
+        if "target" in groups:
+            add("--target", None, "the target: a Hugging Face folder, hub id or GGUF file")
+        if "data" in groups:
+            add("--data", None, "completions files", nargs="+")
+            add("--labels", None, "folders of labels, one a file, in order", nargs="+")
+            add("--held-out", 0.03, "share of the prompts that is kept from training")
+        if "run" in groups:
+            add("--run", None, "the run's folder", dest="run_folder")
+        if "stops" in groups:
+            add("--stop-ids", [2], "tokens that end a text", nargs="+")
+        return add
+
+    add = command(generate, "target", "stops")
+    add("--data", None, "completions file whose prompts are used")
+    add("--out", None, "completions file to write")
+    add("--rows", 1000, "prompts to complete, drawn without replacement")
+    add("--temperature", 0.0, "0 is greedy")
+    add("--max-new-tokens", 192, "longest completion")
+    add("--batch", 16, "prompts decoded together")
+    add("--seed", 0, "of prompts and tokens")
+    add = command(label, "target")
+    add("--data", None, "completions file")
+    add("--out", None, "folder of labels to write")
+    add("--count", 32, "tokens stored at each position")
+    add("--batch-tokens", 1024, "tokens of one forward")
+    add = command(train, "target", "data", "stops")
+    add("--out", None, "the run's folder")
+    add("--width", 256, "D")
+    add("--layers", 2, "L")
+    add("--heads", 4, "query heads")
+    add("--kv-heads", 2, "key and value heads")
+    add("--head-dim", 64, "features of a head")
+    add("--intermediate", 768, "width inside a feed-forward layer")
+    add("--rope-theta", 10000.0, "base of the rotary frequencies")
+    add("--kept", 8192, "tokens of the trimmed vocabulary")
+    add("--steps", 2000, "in all; may be changed on resuming, before the descent of the learning rate")
+    add("--batch", 8, "rows of a step")
+    add("--length", 512, "tokens of a row, which whole sequences are packed into")
+    add("--positions", 0.7, "share of the positions that is trained on, those of most weight first")
+    add("--candidates", 2560, "kept tokens that a step's softmax runs over; see training.candidates")
+    add("--labels-used", 16, "of those stored at each position")
+    add("--hard", 0.3, "share of the loss that looks at the target's most probable token alone")
+    add("--prompt-weight", 0.3, "of positions inside prompts, where completions have 1")
+    add("--optimiser", "adamw", "for the layers' matrices", choices=["adamw", "muon"])
+    add("--learning-rate", 2e-3, "peak of AdamW's")
+    add("--muon-rate", 0.02, "peak of Muon's")
+    add("--weight-decay", 0.05, "AdamW's, on the layers' matrices")
+    add("--warm-up", 50, "steps")
+    add("--decay", 0.4, "share of the steps in which the learning rate falls to 0")
+    add("--every", 100, "steps from checkpoint to checkpoint")
+    add("--evaluation-length", 512, "tokens that held-out completions are packed into")
+    add("--seed", 0, "of weights and order")
+    add = command(evaluate, "run", "data")
+    add("--lengths", [512, 1024], "tokens that held-out completions are packed into", nargs="+")
+    add = command(export, "run", "stops")
+    add("--out", None, "the Hugging Face folder")
+    add("--dtype", "bfloat16", "of the weights", choices=["bfloat16", "float16", "float32"])
+    add("--bos-id", 1, "token that begins a text")
+    add("--pad-id", 2, "token that pads")
     return parser.parse_args()
 
 

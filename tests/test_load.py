@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from test_transformer import FAMILIES, TOKENS, build, prefill, random_checkpoint
+from transformers import AutoConfig
 
 from jaxspec.networks import Llama3RopeScaling, from_hugging_face, load, load_tokenizer, save
-
-gguf = pytest.importorskip("gguf")
 
 # ---- configs ----
 
@@ -28,10 +28,9 @@ def test_a_config_survives_the_way_to_hugging_face_and_back(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_reads_our_config_and_we_read_its(family):
-    transformers = pytest.importorskip("transformers")
     config = from_hugging_face(FAMILIES[family])
     written = config.to_hugging_face()
-    theirs = transformers.AutoConfig.for_model(**written)
+    theirs = AutoConfig.for_model(**written)
     assert from_hugging_face(theirs.to_dict()) == config
     assert from_hugging_face(theirs.to_diff_dict() | {"model_type": written["model_type"]}) == config
 
@@ -197,7 +196,7 @@ def test_a_tied_head_may_be_stored_only_if_it_equals_the_embedding(tmp_path):
         load(write_folder(tmp_path, FAMILIES["smollm2"], checkpoint))
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path, monkeypatch):
+def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"has no config.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(FAMILIES["llama2"]))
@@ -274,7 +273,6 @@ def large_folder(tmp_path_factory):
 def test_peak_memory_stays_below_1_3_of_the_weights(large_folder, layers):
     command = [sys.executable, "-c", _PEAK, str(large_folder), layers]
     ratio = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(layers, ratio)
     assert 0.9 < ratio < 1.3
 
 

@@ -132,5 +132,5 @@ def test_no_character_is_cut_in_two(limit):
 
 
 def test_a_template_that_is_too_long_is_named():
-    with pytest.raises(ValueError, match="'x7' can't be cut to 3 tokens: .* alone has 4"):
+    with pytest.raises(ValueError, match=r"'x7' can't be cut to 3 tokens: .* alone has 4"):
         prompts.encode(BytePair(), Prompt("abc", id="x7"), 3)

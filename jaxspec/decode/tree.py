@@ -31,7 +31,8 @@ class Drafted(NamedTuple):
     Attributes:
         tokens: `[N]` int32 node tokens.
         is_active: `[N]` bool, nodes that the draft could propose (all, unless its position limit is reached).
-        probs: `[I, V]` float32 draft distributions of the I nodes that have children; None where all rows are greedy.
+        probs: `[I, V]` float32 draft distributions of the I nodes that have children, over the tokens that the draft
+            can propose; None where all rows are greedy.
         block: The draft's entries: the catch-up token, then the nodes that have children.
     """
 
@@ -84,14 +85,23 @@ class TreeDecoder:
                 f"The draft has {self.draft.vocab_size} tokens and the target {self.target.vocab_size}: both need "
                 "one tokenizer, and only padding rows behind the target's may differ. pairs.pair cuts both."
             )
-        if self.tree.max_children > self.target.vocab_size:
+        num_tokens = self.target.vocab_size if self.kept_ids is None else len(self.kept_ids)
+        if self.tree.max_children > num_tokens:
+            raise ValueError(f"The tree has {self.tree.max_children} siblings, but the draft only {num_tokens} tokens.")
+        if self.kept_ids is not None and self.kept_ids[-1] >= self.target.vocab_size:
             raise ValueError(
-                f"The tree has {self.tree.max_children} siblings, but there are only {self.target.vocab_size} tokens."
+                f"The draft keeps token {self.kept_ids[-1]}; the target has {self.target.vocab_size} tokens."
             )
 
     @property
     def models(self) -> dict[str, tuple[Model, int]]:
         return {"target": (self.target, 1), "draft": (self.draft, 2)}
+
+    @property
+    def kept_ids(self) -> np.ndarray | None:
+        """The tokens that the draft can propose; None: all of them."""
+        kept = getattr(self.draft, "kept_ids", None)
+        return None if kept is None else np.asarray(kept, np.int32)
 
     @property
     def max_emitted(self) -> int:
@@ -231,7 +241,9 @@ class TreeDecoder:
             slot = slot - 1
         output = self.draft.apply(params, tokens, positions, state.contexts["draft"], block, slot, mask)
         num_expanded, num_children = level.children_shape.shape
-        logits = output.logits[-num_expanded:, : self.target.vocab_size]
+        logits = output.logits[-num_expanded:]
+        if self.kept_ids is None:
+            logits = logits[:, : self.target.vocab_size]  # padding rows are never proposed
         propose = functools.partial(self._propose, row, key, count=num_children)
         children, probs = jax.vmap(propose)(jnp.asarray(level.nodes), logits)
         return output.block, children[level.parents, level.ranks], probs
@@ -243,13 +255,24 @@ class TreeDecoder:
     def _propose(
         self, row: Row, key: jax.Array, node: jax.Array, logits: jax.Array, count: int
     ) -> tuple[jax.Array, jax.Array | None]:
-        """`[C]` children of a node from `[V]` draft logits, and the distribution that they were drawn from."""
-        logits = sampling.draft_logits(row.options, logits)
-        if row.options.temperature is None:
-            return verify.TOP_K.propose(key, logits, count), None
-        drawn = self.rule.propose(_node_key(key, node, PROPOSAL), logits, count)
+        """`[C]` children of a node from the draft's logits, and the distribution that they were drawn from."""
+        logits = sampling.draft_logits(row.options, logits, self.kept_ids)
         fixed = verify.TOP_K.propose(key, logits, count)
-        return jnp.where(_is_greedy_draft(row), fixed, drawn), sampling.distribution(logits)
+        if row.options.temperature is None:
+            return self._token_ids(fixed), None
+        drawn = self.rule.propose(_node_key(key, node, PROPOSAL), logits, count)
+        return self._token_ids(jnp.where(_is_greedy_draft(row), fixed, drawn)), sampling.distribution(logits)
+
+    def _token_ids(self, places: jax.Array) -> jax.Array:
+        """The tokens at these places among the ones that the draft can propose."""
+        return places if self.kept_ids is None else jnp.asarray(self.kept_ids)[places]
+
+    def _over_vocabulary(self, probs: jax.Array) -> jax.Array:
+        """`[V]` draft distribution from one over the tokens that the draft can propose: 0 elsewhere."""
+        if self.kept_ids is None:
+            return probs
+        everywhere = jnp.zeros(self.target.vocab_size, jnp.float32)
+        return everywhere.at[self.kept_ids].set(probs, indices_are_sorted=True, unique_indices=True)
 
     def _resolve_greedy(self, row: Row, drafted: Drafted, logits: jax.Array) -> Resolved:
         """The longest path on which every token is the arg-max at its parent: no vocabulary-size work but that."""
@@ -270,14 +293,17 @@ class TreeDecoder:
         """A walk from the root: at each node one draw says which child is accepted, until none is."""
         constants, probs = constants_of(self.tree), drafted.probs
         assert probs is not None  # kept whenever a row may sample
+        support = None
+        if self.kept_ids is not None:
+            support = jnp.asarray(np.isin(np.arange(self.target.vocab_size), self.kept_ids))
 
         def visit(carry: tuple) -> tuple:
             node, num_visited, _, _, accept = carry
             children = jnp.asarray(constants.children)[node]
             active = (children > 0) & drafted.is_active[children]
             target_probs = sampling.target_distribution(row.options, logits[node])
-            draft_probs = probs[jnp.maximum(jnp.asarray(constants.slots)[node] - 1, 0)]
-            arguments = target_probs, draft_probs, drafted.tokens[children], active
+            draft_probs = self._over_vocabulary(probs[jnp.maximum(jnp.asarray(constants.slots)[node] - 1, 0)])
+            arguments = target_probs, draft_probs, drafted.tokens[children], active, support
             drawn, fixed = self.rule.outcome(*arguments), verify.TOP_K.outcome(*arguments)
             node_accept, rest = (jnp.where(_is_greedy_draft(row), *pair) for pair in zip(fixed, drawn, strict=True))
             child, is_hit = verify.draw_outcome(_node_key(key, node, OUTCOME), node_accept)
