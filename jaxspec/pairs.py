@@ -13,15 +13,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxspec import networks
-from jaxspec.base import Context, Entries, Output, Params
+from jaxspec.base import Model, Params
 from jaxspec.fetching import DEFAULT, Unavailable, fetch, locate
-from jaxspec.networks import Transformer
+from jaxspec.networks import Transformer, Trimmed, early_exit, early_exit_params
 from jaxspec.profiles import Profile
 
 __all__ = ["DEFAULT", "Pair", "Trimmed", "Unavailable", "early_exit", "early_exit_params", "fetch", "load", "pair"]
@@ -33,8 +32,6 @@ PAIRS: dict[str, dict[str, Any]] = {DEFAULT: {"target": DEFAULT, "draft": {"earl
 """The pairs that are known by name, written as in a `pair.json`."""
 
 _PAIR_FILE = "pair.json"
-
-_Network = TypeVar("_Network", Transformer, "Trimmed")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,8 +51,8 @@ class Pair:
     """
 
     name: str
-    target: "Transformer | Trimmed"
-    draft: "Transformer | Trimmed"
+    target: Model
+    draft: Model
     params: dict[str, Params] = dataclasses.field(repr=False)
     tokenizer: Any = dataclasses.field(repr=False)
     profile: Profile | None = dataclasses.field(default=None, repr=False)
@@ -145,78 +142,6 @@ def pair(
     """
     first, second = (_read(*locate(str(one)), dtype, options) for one in (target, draft))
     return _pair(f"{target} + {draft}", first, second)
-
-
-def early_exit(target: _Network, layers: int) -> _Network:
-    """A target's own first layers with its own final norm and head, as a model: self-speculation.
-
-    Its parameters are those of `early_exit_params`.
-
-    Args:
-        target: A `Transformer`, possibly `Trimmed`.
-        layers: How many layers it keeps, fewer than the target has.
-
-    Raises:
-        ValueError: `layers` is out of range.
-    """
-    if isinstance(target, Trimmed):
-        return Trimmed(early_exit(target.model, layers), target.vocab_size)
-    num_layers = target.config.num_layers
-    if not 1 <= layers < num_layers:
-        raise ValueError(f"layers={layers}: an early exit of {num_layers} layers keeps 1 to {num_layers - 1} of them.")
-    config = dataclasses.replace(target.config, num_layers=layers)
-    return dataclasses.replace(target, config=config, num_features=min(target.num_features, layers + 1))
-
-
-def early_exit_params(target: _Network, params: Params, layers: int) -> Params:
-    """Parameters of `early_exit(target, layers)`: the target's own arrays, not copies (scanned layers are sliced)."""
-    model = target.model if isinstance(target, Trimmed) else target
-    if model.scan_layers:
-        return {**params, "layers": jax.tree.map(lambda leaf: leaf[:layers], params["layers"])}
-    return {**params, "layers": {str(index): params["layers"][str(index)] for index in range(layers)}}
-
-
-@dataclasses.dataclass(frozen=True)
-class Trimmed:
-    """A model without the rows that pad its embedding: their tokens have no logits, so nothing can draw them.
-
-    Attributes:
-        model: The padded model.
-        vocab_size: How many tokens are real; the first ones.
-    """
-
-    model: Transformer
-    vocab_size: int
-
-    @property
-    def max_length(self) -> int | None:
-        return self.model.max_length
-
-    def init(self, key: jax.Array) -> Params:
-        """The padded model's random parameters; the key is consumed."""
-        return self.model.init(key)
-
-    def empty(self, slots: int) -> Entries:
-        """The padded model's entries."""
-        return self.model.empty(slots)
-
-    def embed(self, params: Params, token: jax.Array) -> jax.Array:
-        """`[D]` input embedding of one token."""
-        return self.model.embed(params, token)
-
-    def apply(
-        self,
-        params: Params,
-        tokens: jax.Array,
-        positions: jax.Array,
-        context: Context,
-        block: Entries,
-        slot: jax.Array | int,
-        mask: jax.Array,
-    ) -> Output:
-        """One forward over n tokens in flight; see `jaxspec.base.Model.apply`."""
-        output = self.model.apply(params, tokens, positions, context, block, slot, mask)
-        return output._replace(logits=output.logits[:, : self.vocab_size])
 
 
 class _Loaded(NamedTuple):

@@ -62,46 +62,80 @@ def greedy(
     *,
     max_new_tokens: int,
     stop_ids: Sequence[int] = (),
-    progress: Progress | None = None,
 ) -> Parity:
-    """The parity of a method with plain decoding at temperature 0, one prompt at a time.
+    """The parity of a method with plain decoding at temperature 0, one prompt at a time; arguments as for `texts`."""
+    target, _ = decoder.models["target"]
+    plain, own = (
+        texts(method, params, prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+        for method in (decode.autoregressive(target), decoder)
+    )
+    return compare(target, params["target"], prompts, plain, own)
+
+
+def texts(
+    decoder: Decoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop_ids: Sequence[int] = (),
+    progress: Progress | None = None,
+) -> list[np.ndarray]:
+    """The greedy text of each prompt: `[max_new_tokens]` new tokens, filled up with `decode.PADDING`.
 
     Args:
         decoder: The method.
         params: Parameters by model name.
-        prompts: Lists of token ids.
+        prompts: Lists of token ids, decoded one after another.
         max_new_tokens: New tokens of each.
         stop_ids: Token ids that end a text.
         progress: Told after each prompt.
     """
-    target, _ = decoder.models["target"]
-    forks, num_tokens = [], 0
+    found = []
     for index, prompt in enumerate(prompts):
-        texts = []
-        for method in (decode.autoregressive(target), decoder):
-            generation = decode.generate(
-                method,
-                params,
-                [prompt],
-                key=jax.random.key(0),
-                max_new_tokens=max_new_tokens,
-                stop_ids=stop_ids,
-                logprobs=False,
-            )
-            texts.append(generation.tokens[0])
-        num_tokens += int((texts[0] != decode.PADDING).sum())
-        differs = np.flatnonzero(texts[0] != texts[1])
-        if differs.size:
-            position = int(differs[0])
-            plain, token = int(texts[0][position]), int(texts[1][position])
-            gap = np.nan
-            if decode.PADDING not in (plain, token):
-                logits = next_logits(target, params["target"], [*prompt, *texts[0][:position].tolist()])
-                gap = float(logits[plain] - logits[token])
-            forks.append(Fork(index, position, plain, token, gap))
+        generation = decode.generate(
+            decoder,
+            params,
+            [prompt],
+            key=jax.random.key(0),
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+            logprobs=False,
+        )
+        found.append(generation.tokens[0])
         if progress is not None:
             progress("parity", index + 1, len(prompts))
-    return Parity(len(prompts), num_tokens, tuple(forks))
+    return found
+
+
+def compare(
+    target: Model,
+    params: Params,
+    prompts: Sequence[Sequence[int]],
+    plain: Sequence[np.ndarray],
+    own: Sequence[np.ndarray],
+) -> Parity:
+    """Where a method's texts leave the plain ones.
+
+    Args:
+        target: The target, which gives the logits at a fork.
+        params: Its parameters.
+        prompts: Lists of token ids.
+        plain: Texts of plain decoding, as from `texts`.
+        own: Those of the method.
+    """
+    forks = []
+    for index, (prompt, expected, found) in enumerate(zip(prompts, plain, own, strict=True)):
+        differs = np.flatnonzero(expected != found)
+        if not differs.size:
+            continue
+        position = int(differs[0])
+        wanted, token, gap = int(expected[position]), int(found[position]), np.nan
+        if decode.PADDING not in (wanted, token):
+            logits = next_logits(target, params, [*prompt, *expected[:position].tolist()])
+            gap = float(logits[wanted] - logits[token])
+        forks.append(Fork(index, position, wanted, token, gap))
+    return Parity(len(prompts), sum(int((text != decode.PADDING).sum()) for text in plain), tuple(forks))
 
 
 def next_logits(model: Model, params: Params, tokens: Sequence[int]) -> np.ndarray:

@@ -89,7 +89,9 @@ def stream(chunks: Iterable["Chunk"], decode: Callable[[Sequence[int]], str], sh
 
 
 def _write(text: str, style: Style | None) -> None:
-    """Exactly this text: rich's own printing would fold lines and expand tabs."""
+    """Exactly this text (rich's own printing would fold lines and expand tabs), as far as stdout's encoding has it."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "replace").decode(encoding)
     sys.stdout.write(text if style is None else style.render(text, color_system=ColorSystem.STANDARD))
     sys.stdout.flush()
 
@@ -118,7 +120,7 @@ def _summary(moments: Sequence[float], counts: Sequence[int]) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Writes one JSON object to stdout; numbers that are not finite become null."""
-    print(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_finite(value), allow_nan=False))
 
 
 def _finite(value: Any) -> Any:

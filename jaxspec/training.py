@@ -5,13 +5,15 @@ vocabulary; a target's labels are its k most probable tokens with their log-prob
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from safetensors.numpy import load_file, save_file
 
 from jaxspec.base import Context, Model, Output, Params
 
@@ -245,6 +247,31 @@ def train_step(
         return TrainState(params, inner, state.step + 1), value
 
     return step
+
+
+def save(file: Path, tree: Params) -> None:
+    """Writes a tree of arrays, such as a `TrainState`, as safetensors; a crash leaves the old file."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    part = file.with_name(file.name + ".part")
+    save_file({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}, part)
+    part.replace(file)
+
+
+def restore(file: Path, like: Params) -> Params:
+    """A tree of arrays that `save` wrote, in the form of another; what the other lacks is left out.
+
+    Raises:
+        ValueError: The file lacks a leaf, or has it in another shape.
+    """
+    stored = load_file(file)
+
+    def read(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        if name not in stored or stored[name].shape != leaf.shape:
+            raise ValueError(f"{file} has no {name} of shape {leaf.shape}: it was written for other settings.")
+        return jnp.asarray(stored[name])
+
+    return jax.tree_util.tree_map_with_path(read, like)
 
 
 def pack(lengths: np.ndarray, size: int, seed: int | tuple[int, ...]) -> list[list[int]]:

@@ -29,7 +29,6 @@ import optax
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from safetensors.numpy import load_file, save_file
 
 from jaxspec import decode, networks, training
 from jaxspec.networks import Transformer, TransformerConfig
@@ -333,14 +332,14 @@ def train(options: argparse.Namespace) -> None:
 
     def loss(params: Any, batch: training.Batch) -> jax.Array:
         hidden = draft.hidden(params, batch.tokens).reshape(-1, draft.model.config.hidden_size)[batch.positions]
-        logits = hidden @ params["kept"][batch.candidates].T + batch.log_weights
+        logits = hidden @ params["kept"][batch.candidates].T + batch.log_weights[None, :]
         return training.distillation_loss(logits, batch.labels, options.hard)
 
     optimiser = make_optimiser(options)
     step = jax.jit(training.train_step(loss, optimiser), donate_argnums=0)
     state = training.TrainState(params, optimiser.init(params), jnp.int32(0))
     if (out / CHECKPOINT).exists():
-        state = restore(out / CHECKPOINT, state)
+        state = training.restore(out / CHECKPOINT, state)
     measure = make_measure(draft, data, options.evaluation_length)
     weights = weigh(data, ~data.is_held_out, options.prompt_weight)
     started, first = time.monotonic(), int(state.step)
@@ -354,7 +353,7 @@ def train(options: argparse.Namespace) -> None:
             recent = [*recent[-49:], float(value)]
             progress.advance(task)
             if done % options.every == 0 or done == options.steps:
-                save(out / CHECKPOINT, state)
+                training.save(out / CHECKPOINT, state)
                 record = {
                     "step": done,
                     "tokens": done * options.batch * options.length,
@@ -453,32 +452,6 @@ def make_measure(draft: Draft, data: Data, length: int) -> Callable[[Any], dict[
     return measure
 
 
-def save(file: Path, tree: Any) -> None:
-    """Writes a tree of arrays; a crash leaves the old file."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    part = file.with_suffix(".part")
-    save_file({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}, part)
-    part.replace(file)
-
-
-def restore(file: Path, like: Any) -> Any:
-    """A tree of arrays that `save` wrote, in the form of another."""
-    stored = load_file(file)
-    return jax.tree_util.tree_map_with_path(lambda path, _: jnp.asarray(stored[jax.tree_util.keystr(path)]), like)
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
-        console=console,
-    )
-
-
 # ------------------------------------------------------------------------------------------------ evaluate and export
 
 
@@ -513,9 +486,18 @@ def export(options: argparse.Namespace) -> None:
 def trained(folder: Path) -> tuple[Draft, Any]:
     """A run's draft and the parameters of its last checkpoint."""
     draft, params = open_run(folder)
-    stored = load_file(folder / CHECKPOINT)
-    return draft, jax.tree_util.tree_map_with_path(
-        lambda path, _: jnp.asarray(stored[".params" + jax.tree_util.keystr(path)]), params
+    return draft, training.restore(folder / CHECKPOINT, training.TrainState(params, None, None)).params
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[status]}", markup=False),
+        console=console,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jaxspec import cli, decode, fetching, measure, networks, parity, plan, reports, tree
+from jaxspec import arguments, cli, decode, fetching, measure, methods, networks, parity, plan, reports, tree
 from jaxspec.networks import Transformer, TransformerConfig
 from jaxspec.profiles import Profile
 
@@ -178,7 +178,7 @@ def test_generate_json(run, folder):
 
 
 def test_the_default_tree_is_optimal_for_its_stated_acceptance():
-    assert list(plan.optimal_tree(cli.DEFAULT_ACCEPTANCE, cli.DEFAULT_SIZE).parents) == DEFAULT_TREE
+    assert list(plan.optimal_tree(methods.DEFAULT_ACCEPTANCE, methods.DEFAULT_SIZE).parents) == DEFAULT_TREE
 
 
 def test_every_option_is_used_and_repeated(run, calls):
@@ -232,7 +232,7 @@ def test_the_prompt_comes_from_stdin_and_goes_through_the_template_unless_raw(ru
     ("options", "method", "parents", "length"),
     [
         ("--method autoregressive", "autoregressive", None, None),
-        ("--method speculative", "speculative", None, cli.DEFAULT_LENGTH),
+        ("--method speculative", "speculative", None, methods.DEFAULT_LENGTH),
         ("--method sequoia", "sequoia", DEFAULT_TREE, None),
         ("--tree -1,0,0,1", "sequoia", [-1, 0, 0, 1], None),
         ("--tree=-1,0,0,1", "sequoia", [-1, 0, 0, 1], None),
@@ -277,12 +277,12 @@ def test_a_pairs_own_profile_plans_unless_it_is_of_another_draft(run, folder, tm
         ("comb:3x4", tree.comb(3, 4)),
         ("k-ary:2x3", tree.k_ary(2, 3)),
         ("-1, 0, 0", tree.star(2)),
-        ("optimal", cli.Optimal()),
-        ("optimal:16", cli.Optimal(16)),
+        ("optimal", methods.Optimal()),
+        ("optimal:16", methods.Optimal(16)),
     ],
 )
 def test_trees_by_their_words(text, wanted):
-    assert cli._tree(text) == wanted
+    assert arguments._tree(text) == wanted
 
 
 def feed(data: bytes, *, ends: bool = True) -> list[str]:
@@ -307,6 +307,13 @@ def test_text_that_is_decoded_anew_is_not_shown_twice():
     assert [text.feed([1]), text.feed([2]), text.feed([3]), text.finish()] == ["€", "", "é", ""]
 
 
+def test_text_is_written_as_far_as_the_encoding_has_it(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    reports._write("é\t€", None)
+    assert written.getvalue() == b"\xe9\t?"
+
+
 def test_measure(run, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "step_times", lambda model, params, sizes: {size: 1.0 + size for size in sizes})
     out_file = tmp_path / "measured.json"
@@ -317,9 +324,9 @@ def test_measure(run, folder, tmp_path, monkeypatch):
     assert out == out_file.read_text()
     profile = Profile.load(out_file)
     assert np.shape(profile.acceptance)[-1] == 3
-    assert profile.protocol["num_prompts"] == 2
-    assert profile.protocol["longest_prompt"] == 9
-    assert profile.protocol["max_new_tokens"] == 8
+    wanted = {"num_prompts": 2, "longest_prompt": 9, "prompt_tokens": 9, "max_new_tokens": 8, "seed": 0}
+    wanted |= {"prompts": str(folder / "prompts.jsonl"), "pair": folder.name, "dtype": "float32"}
+    assert {key: profile.protocol[key] for key in wanted} == wanted
     assert profile.target == str(folder / "target")
     assert "has 2 prompts, not 200" in err
     assert "acceptance" in err
@@ -435,6 +442,8 @@ BAD = [
     ("generate x --tree optimal", "needs a profile"),
     ("generate x --tree optimal --profile {}/plain.json", "makes plain decoding the fastest"),
     ("generate x --profile {}/none.json", "none.json: No such file"),
+    ("generate x --length 3 --profile {}/profile.json", "--profile has nothing to plan here"),
+    ("generate x --tree star:2 --profile {}/profile.json", "--profile has nothing to plan here"),
     ("generate x --show --json", "--show colours the streamed text"),
     ("generate x --max-new-tokens 300", "the target was made for 256"),
     ("generate x --draft-layers 2", "keeps 1 to 1"),
@@ -510,4 +519,4 @@ def test_an_interrupt_has_its_status(run, monkeypatch):
 
 def test_json_has_no_numbers_that_json_lacks(capsys):
     reports.print_json({"a": float("nan"), "b": (1.0, np.float32("inf")), "c": {"d": np.int32(3), 4: "é"}})
-    assert capsys.readouterr().out == '{"a": null, "b": [1.0, null], "c": {"d": 3, "4": "é"}}\n'
+    assert capsys.readouterr().out == '{"a": null, "b": [1.0, null], "c": {"d": 3, "4": "\\u00e9"}}\n'

@@ -25,8 +25,9 @@ def decoder_of(name: str, shape: str) -> TreeDecoder:
 def test_tokens_of_a_batch(name, shape):
     """A1, A6, F1: prompts of 1, 2, 7 and 31 tokens together, rows of unequal acceptance."""
     generation = assert_greedy_equals_reference(decoder_of(name, shape), pair(name).params, RAGGED)
-    accepted = generation.stats.total().accepted_per_round
-    assert 0.1 < accepted < TREES[shape].depth - 0.02, "the pair shows neither rejections nor acceptances"
+    total = generation.stats.total()
+    assert total.accepted_per_round > 0.1
+    assert total.counts.rejections > 0
 
 
 @pytest.mark.parametrize("shape", ["chain3", "binary", "optimal"])

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from jaxspec import decode, fetching, networks, pairs, tree
+from jaxspec.base import Context
 from jaxspec.networks import Transformer, TransformerConfig
 from jaxspec.profiles import Profile
 
@@ -283,7 +284,7 @@ def greedy_token(model, params) -> int:
 def logits(model, params) -> jax.Array:
     """`[3, V]` over a fixed text."""
     tokens = jnp.array([5, 6, 7], jnp.int32)
-    context = pairs.Context(model.empty(4), jnp.zeros((), jnp.int32))
+    context = Context(model.empty(4), jnp.zeros((), jnp.int32))
     mask = jnp.tril(jnp.ones((3, 3), bool))
     return model.apply(params, tokens, jnp.arange(3), context, model.empty(3), 0, mask).logits
 

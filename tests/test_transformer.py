@@ -11,7 +11,7 @@ import pytest
 
 from jaxspec.base import Context, Model
 from jaxspec.networks import Transformer, from_hugging_face
-from jaxspec.networks.transformer import inverse_frequencies
+from jaxspec.networks.layers import inverse_frequencies
 
 DATA = Path(__file__).parent / "data"
 

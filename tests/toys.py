@@ -160,7 +160,7 @@ def _related(model: Model, noise: float) -> Pair:
 
 def _hashed() -> Pair:
     params = CtxLM(11).init(jax.random.key(11))
-    return Pair(CtxLM(11), CtxLM(11, noise=0.3), {"target": params, "draft": params})
+    return Pair(CtxLM(11), CtxLM(11, noise=0.6), {"target": params, "draft": params})
 
 
 TINY = Transformer(TransformerConfig(61, 32, 40, 2, 4, 2, 8, initializer_range=0.3))
@@ -168,8 +168,8 @@ TINY = Transformer(TransformerConfig(61, 32, 40, 2, 4, 2, 8, initializer_range=0
 
 PAIRS = {
     "ctx": _hashed,
-    "pos": functools.partial(_related, PosLM(11), 0.7),
-    "table": functools.partial(_related, TableLM(11), 0.7),
+    "pos": functools.partial(_related, PosLM(11), 1.2),
+    "table": functools.partial(_related, TableLM(11), 1.2),
     "tiny": functools.partial(_related, TINY, 0.03),
 }
 
@@ -177,7 +177,7 @@ TREES = {
     "chain1": tree.chain(1),
     "chain3": tree.chain(3),
     "chain5": tree.chain(5),
-    "star": tree.star(4),
+    "star": tree.star(2),
     "binary": tree.k_ary(2, 3),
     "ternary": tree.k_ary(3, 2),
     "comb": tree.comb(3, 3),

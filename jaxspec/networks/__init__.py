@@ -1,6 +1,7 @@
 """Networks that decoders run, described with Flax nnx. The only place that knows a network."""
 
 from jaxspec.networks.config import Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.derived import Trimmed, early_exit, early_exit_params, reduce_vocabulary
 from jaxspec.networks.load import load, load_tokenizer, save
 from jaxspec.networks.transformer import Transformer
 
@@ -8,8 +9,12 @@ __all__ = [
     "Llama3RopeScaling",
     "Transformer",
     "TransformerConfig",
+    "Trimmed",
+    "early_exit",
+    "early_exit_params",
     "from_hugging_face",
     "load",
     "load_tokenizer",
+    "reduce_vocabulary",
     "save",
 ]

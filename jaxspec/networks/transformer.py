@@ -11,26 +11,19 @@ and layers either one after another in the program (unrolled) or in a `lax.scan`
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jaxspec.base import Context, Entries, Output, Params
 from jaxspec.networks.config import TransformerConfig
+from jaxspec.networks.layers import Ends, KeysValues, Layer, Step, rotation
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-# Full float32 products where the network is float32; a GPU would otherwise round factors to TF32.
-PRECISION = jax.lax.Precision.HIGHEST
-
-# Score of a slot that may not be seen. Finite, so that a row that sees nothing (padding) stays finite too.
-MASKED = float(np.finfo(np.float32).min)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +37,8 @@ class Transformer:
             Face's `output_hidden_states`: the last one is after the final norm. 0 gives None.
         columns: Whether activations are `[D, n]` rather than `[n, D]`.
         scan_layers: Whether layers are scanned. Weights and entries are then stacked over layers; see `stack`.
+        kept_ids: The ascending tokens that it gives logits for, `[n, len(kept_ids)]`, by a head of its own that has
+            their rows only (a draft's reduced vocabulary, FR-Spec); None: all. See `derived.reduce_vocabulary`.
     """
 
     config: TransformerConfig
@@ -51,6 +46,7 @@ class Transformer:
     num_features: int = 0
     columns: bool = True
     scan_layers: bool = False
+    kept_ids: tuple[int, ...] | None = None
 
     def __post_init__(self):
         if self.dtype not in DTYPES:
@@ -144,250 +140,6 @@ class Transformer:
             kept = [*states[:-1], final][-self.num_features :]
             hidden = jnp.stack([ends.rows(state) for state in kept], axis=1)
         return Output(ends.logits(final), hidden, block)
-
-
-class KeysValues(NamedTuple):
-    """What one layer stores for its tokens.
-
-    Attributes:
-        keys: `[KV heads, slots, head_dim]`, rotated.
-        values: `[KV heads, slots, head_dim]`.
-    """
-
-    keys: jax.Array
-    values: jax.Array
-
-
-class Step(NamedTuple):
-    """What all layers share in one call.
-
-    Attributes:
-        cosines: `[n, head_dim / 2]` float32.
-        sines: `[n, head_dim / 2]` float32.
-        length: `[]` int32 committed tokens.
-        slot: Where the n tokens' entries begin in the block.
-        mask: `[n, N]` bool.
-    """
-
-    cosines: jax.Array
-    sines: jax.Array
-    length: jax.Array
-    slot: jax.Array | int
-    mask: jax.Array
-
-
-class Linear(nnx.Module):
-    """`weight @ x + bias` for each of n tokens, in columns or rows."""
-
-    def __init__(self, num_in: int, num_out: int, bias: bool, model: Transformer):
-        self.weight = nnx.Param(jnp.zeros((num_out, num_in), model.dtype))
-        self.bias = nnx.Param(jnp.zeros(num_out, model.dtype)) if bias else None
-        self.columns = model.columns
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        weight = self.weight[...]
-        y = jnp.matmul(weight, x, precision=PRECISION) if self.columns else jnp.matmul(x, weight.T, precision=PRECISION)
-        if self.bias is None:
-            return y
-        return y + jnp.expand_dims(self.bias[...], 1 if self.columns else 0)
-
-
-class RMSNorm(nnx.Module):
-    """Division by the root mean square over the features, which lie on `axis`, then a weight for each feature."""
-
-    def __init__(self, num_features: int, axis: int, model: Transformer):
-        self.weight = nnx.Param(jnp.ones(num_features, model.dtype))
-        self.axis = axis
-        self.epsilon = model.config.rms_norm_eps
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        wide = x.astype(jnp.float32)
-        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=self.axis, keepdims=True) + self.epsilon)
-        others = [axis for axis in range(x.ndim) if axis != self.axis % x.ndim]
-        return (wide * scale).astype(x.dtype) * jnp.expand_dims(self.weight[...], others)
-
-
-class Attention(nnx.Module):
-    """Grouped-query attention over a context that is read and a block that is written."""
-
-    def __init__(self, model: Transformer):
-        config = model.config
-        self.columns = model.columns
-        self.head_dim = config.head_dim
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = Linear(config.hidden_size, queries, config.attention_bias, model)
-        self.k_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
-        self.v_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
-        self.o_proj = Linear(queries, config.hidden_size, config.attention_output_bias, model)
-        self.q_norm = RMSNorm(config.head_dim, -1, model) if config.qk_norm else _unchanged
-        self.k_norm = RMSNorm(config.head_dim, -1, model) if config.qk_norm else _unchanged
-
-    def __call__(
-        self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
-    ) -> tuple[jax.Array, KeysValues]:
-        queries = rotate(self.q_norm(self._heads(self.q_proj(x))), step)
-        keys = rotate(self.k_norm(self._heads(self.k_proj(x))), step)
-        values = self._heads(self.v_proj(x))
-        block = KeysValues(
-            jax.lax.dynamic_update_slice(block.keys, keys.astype(block.keys.dtype), (0, step.slot, 0)),
-            jax.lax.dynamic_update_slice(block.values, values.astype(block.values.dtype), (0, step.slot, 0)),
-        )
-        return self.o_proj(self._merge(attend(queries, context, block, step))), block
-
-    def _heads(self, x: jax.Array) -> jax.Array:
-        """`[heads, n, head_dim]` from columns or rows."""
-        if self.columns:
-            return x.reshape(-1, self.head_dim, x.shape[1]).swapaxes(1, 2)
-        return x.reshape(x.shape[0], -1, self.head_dim).swapaxes(0, 1)
-
-    def _merge(self, x: jax.Array) -> jax.Array:
-        """Columns or rows from `[heads, n, head_dim]`."""
-        if self.columns:
-            return x.swapaxes(1, 2).reshape(-1, x.shape[1])
-        return x.swapaxes(0, 1).reshape(x.shape[1], -1)
-
-
-class MLP(nnx.Module):
-    """Feed-forward layer with a SiLU gate."""
-
-    def __init__(self, model: Transformer):
-        config = model.config
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, model)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, model)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias, model)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class Layer(nnx.Module):
-    """Attention and feed-forward, each normalised in front and added behind."""
-
-    def __init__(self, model: Transformer):
-        features = 0 if model.columns else -1
-        self.input_layernorm = RMSNorm(model.config.hidden_size, features, model)
-        self.self_attn = Attention(model)
-        self.post_attention_layernorm = RMSNorm(model.config.hidden_size, features, model)
-        self.mlp = MLP(model)
-
-    def __call__(
-        self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
-    ) -> tuple[jax.Array, KeysValues]:
-        attended, block = self.self_attn(self.input_layernorm(x), context, block, step)
-        x = x + attended
-        return x + self.mlp(self.post_attention_layernorm(x)), block
-
-
-class Embedding(nnx.Module):
-    """A table of V rows."""
-
-    def __init__(self, model: Transformer):
-        self.weight = nnx.Param(jnp.zeros((model.config.vocab_size, model.config.hidden_size), model.dtype))
-
-
-class Ends(nnx.Module):
-    """What stands before and behind the layers."""
-
-    def __init__(self, model: Transformer):
-        config = model.config
-        self.columns = model.columns
-        self.embed_tokens = Embedding(model)
-        self.norm = RMSNorm(config.hidden_size, 0 if model.columns else -1, model)
-        self.lm_head = (
-            None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size, False, model)
-        )
-
-    def embed(self, tokens: jax.Array) -> jax.Array:
-        """Embeddings of `[n]` tokens, in columns or rows."""
-        x = self.embed_tokens.weight[...][tokens]
-        # The barrier keeps columns columns: XLA would fold the transpose into every product behind it.
-        return jax.lax.optimization_barrier(x.T) if self.columns else x
-
-    def normalise(self, x: jax.Array) -> jax.Array:
-        return self.norm(x)
-
-    def rows(self, x: jax.Array) -> jax.Array:
-        """`[n, D]` from columns or rows."""
-        return x.T if self.columns else x
-
-    def logits(self, x: jax.Array) -> jax.Array:
-        """`[n, V]` from normalised hidden states."""
-        weight = self.embed_tokens.weight[...] if self.lm_head is None else self.lm_head.weight[...]
-        if self.columns:
-            return jax.lax.optimization_barrier(jnp.matmul(weight, x, precision=PRECISION)).T
-        return jnp.matmul(x, weight.T, precision=PRECISION)
-
-
-def attend(queries: jax.Array, context: KeysValues, block: KeysValues, step: Step) -> jax.Array:
-    """`[H, n, head_dim]` of one softmax over the context's first `length` slots and the block under its mask.
-
-    The segments keep their own score arrays and share one maximum and one denominator, so no cache is concatenated.
-
-    Args:
-        queries: `[H, n, head_dim]`, rotated; heads that share a key head are neighbours.
-        context: `[KV heads, S, head_dim]` each.
-        block: `[KV heads, N, head_dim]` each, the n tokens' own entries among them.
-        step: Length and mask.
-    """
-    num_heads, n, head_dim = queries.shape
-    num_kv_heads, slots, _ = context.keys.shape
-    grouped = queries.reshape(num_kv_heads, -1, head_dim)
-    groups = num_heads // num_kv_heads
-
-    def scores(keys: jax.Array) -> jax.Array:
-        return jnp.einsum(
-            "kqd,ksd->kqs", grouped, keys, precision=PRECISION, preferred_element_type=jnp.float32
-        ) / math.sqrt(head_dim)
-
-    def mix(weights: jax.Array, values: jax.Array) -> jax.Array:
-        return jnp.einsum(
-            "kqs,ksd->kqd",
-            weights.astype(values.dtype),
-            values,
-            precision=PRECISION,
-            preferred_element_type=jnp.float32,
-        )
-
-    committed = jnp.arange(slots) < step.length
-    in_context = jnp.where(committed[None, None, :], scores(context.keys), MASKED)
-    in_block = jnp.where(jnp.tile(step.mask, (groups, 1))[None], scores(block.keys), MASKED)
-    top = jnp.maximum(in_context.max(-1, initial=MASKED, keepdims=True), in_block.max(-1, keepdims=True))
-    context_weights, block_weights = jnp.exp(in_context - top), jnp.exp(in_block - top)
-    total = context_weights.sum(-1, keepdims=True) + block_weights.sum(-1, keepdims=True)
-    mixed = (mix(context_weights, context.values) + mix(block_weights, block.values)) / total
-    return mixed.reshape(num_heads, n, head_dim).astype(queries.dtype)
-
-
-def rotation(config: TransformerConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines `[n, head_dim / 2]` float32 of each position's angles."""
-    angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(inverse_frequencies(config))[None, :]
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-@functools.lru_cache(maxsize=64)
-def inverse_frequencies(config: TransformerConfig) -> np.ndarray:
-    """`[head_dim / 2]` float32 radians a position turns each pair of features by, Llama 3's scaling applied."""
-    frequencies = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
-    scaling = config.rope_scaling
-    if scaling is not None:
-        # Turns within the old context: slow frequencies are divided by the factor, fast ones stay, a ramp between.
-        turns = scaling.original_max_length * frequencies / (2 * np.pi)
-        ramp = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-        kept = np.clip(ramp, 0, 1)
-        frequencies = frequencies * (kept + (1 - kept) / scaling.factor)
-    return frequencies.astype(np.float32)
-
-
-def rotate(x: jax.Array, step: Step) -> jax.Array:
-    """`[heads, n, head_dim]` turned by each token's angles; feature i pairs with i + head_dim / 2."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cosines, sines = step.cosines[None], step.sines[None]
-    turned = jnp.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
-    return turned.astype(x.dtype)
-
-
-def _unchanged(x: jax.Array) -> jax.Array:
-    return x
 
 
 def _unroll(

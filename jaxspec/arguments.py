@@ -1,0 +1,168 @@
+"""What the command line's options mean: their groups, and the types that check their values before anything runs."""
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxspec import fetching, tree
+from jaxspec.methods import DEFAULT_ACCEPTANCE, DEFAULT_LENGTH, DEFAULT_SIZE, METHODS, Optimal
+from jaxspec.tree import TokenTree
+
+LARGEST_TREE = 4096
+
+_SHAPES: dict[str, tuple[Callable[..., TokenTree], int, Callable[..., int]]] = {
+    "chain": (tree.chain, 1, lambda length: length),
+    "star": (tree.star, 1, lambda width: width),
+    "chains": (tree.chains, 2, lambda count, length: count * length),
+    "comb": (tree.comb, 2, lambda width, depth: width * depth),
+    "k-ary": (tree.k_ary, 2, lambda branching, depth: depth if branching < 2 else branching ** min(depth, 64)),
+}
+"""A shape's constructor, how many numbers it takes, and about how many nodes they make."""
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models")
+    group.add_argument("--pair", metavar="P", help=f"a pair's name or folder (default {fetching.DEFAULT})")
+    group.add_argument("--target", metavar="T", help="a model's folder, .gguf file or hub id, in place of a pair's")
+    group.add_argument("--draft", metavar="D", help="the draft for --target")
+    group.add_argument(
+        "--draft-layers",
+        type=integer(1),
+        metavar="N",
+        help="draft with the target's first N layers (default: the pair's own draft)",
+    )
+    group.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the parameters (default %(default)s)"
+    )
+
+
+def add_sampling(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
+    group = parser.add_argument_group("sampling")
+    for option, kind, default, about in (
+        ("--temperature", number(0, math.inf), 0.0, "of the target; 0 is greedy (default %(default)s)"),
+        ("--draft-temperature", number(0, math.inf), None, "of the draft; changes speed only (default: the target's)"),
+        (
+            "--top-p",
+            number(0, 1, above=True),
+            1.0,
+            "probability that the likeliest tokens reach (default %(default)s)",
+        ),
+        ("--top-k", integer(0), 0, "tokens that are kept; 0 keeps all (default %(default)s)"),
+        ("--min-p", number(0, 1), 0.0, "drop what is below this share of the likeliest's (default %(default)s)"),
+        ("--max-new-tokens", integer(1), max_new_tokens, "limit of new tokens (default %(default)s)"),
+        ("--seed", integer(0, 2**32 - 1), 0, "of the random numbers (default %(default)s)"),
+    ):
+        metavar = "F" if isinstance(default, float) or default is None else "N"
+        group.add_argument(option, type=kind, default=default, metavar=metavar, help=about)
+
+
+def add_shape(group: Any) -> None:
+    group.add_argument(
+        "--length",
+        type=integer(1),
+        metavar="N",
+        help=f"drafted tokens of a round, for speculative (default {DEFAULT_LENGTH})",
+    )
+    group.add_argument(
+        "--tree",
+        type=_tree,
+        metavar="TREE",
+        help='for sequoia: the parents of its nodes, as in "-1,0,0,1"; or chain:4 (length), star:3 (width), chains:2x3 '
+        "(count, length), comb:3x4 (width, depth), k-ary:2x3 (children, depth); or, from a profile, optimal, or "
+        "optimal:16 (nodes) (default: optimal where there is a profile; otherwise the optimal tree of "
+        f"{DEFAULT_SIZE} nodes for the acceptance {', '.join(map(str, DEFAULT_ACCEPTANCE))})",
+    )
+    group.add_argument(
+        "--profile", metavar="FILE", help="a profile to plan by (default: the pair's own, if it has one)"
+    )
+
+
+def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None) -> None:
+    parser.add_argument(
+        "--prompts", required=True, metavar="FILE", help='JSON lines with "prompt", "messages" or "turns"'
+    )
+    parser.add_argument(
+        "--num-prompts",
+        type=integer(1),
+        default=num_prompts,
+        metavar="N",
+        help=f"how many of its prompts, from the first on (default {num_prompts or 'all'})",
+    )
+
+
+def integer(least: int, most: int | None = None) -> Callable[[str], int]:
+    """An argparse type: whole numbers from `least` to `most`."""
+    rule = f"a whole number, {least} or more," if most is None else f"a whole number from {least} to {most}"
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", text) or not least <= int(text) <= (math.inf if most is None else most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not in range: {rule} is needed")
+        return int(text)
+
+    return parse
+
+
+def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
+    """An argparse type: finite numbers from `least` (or, with `above`, above it) to `most`."""
+    rule = f"a number {'above' if above else 'of at least'} {least:g}" + (
+        "" if math.isinf(most) else f", at most {most:g},"
+    )
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and least <= value <= most and not (above and value == least)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not in range: {rule} is needed")
+        return value
+
+    return parse
+
+
+def method_list(text: str) -> tuple[str, ...]:
+    methods = tuple(dict.fromkeys(text.split(",")))
+    if unknown := [method for method in methods if method not in METHODS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no method; known: {', '.join(METHODS)}")
+    return methods
+
+
+def _tree(text: str) -> TokenTree | Optimal:
+    """An argparse type: what `--tree` says."""
+    kind, _, rest = text.partition(":")
+    try:
+        if re.fullmatch(r"[-\d,\s]+", text):
+            parsed = TokenTree(tuple(int(parent) for parent in text.split(",")))
+        elif kind == "optimal" and re.fullmatch(r"(:\d{1,4})?", text.removeprefix(kind)):
+            return Optimal(int(rest) if rest else None)
+        elif kind in _SHAPES and re.fullmatch(r"\d{1,4}(x\d{1,4})?", rest):
+            make, count, nodes = _SHAPES[kind]
+            sizes = [int(size) for size in rest.split("x")]
+            if len(sizes) != count:
+                raise ValueError(f"{kind} takes {count} numbers, not {len(sizes)}")
+            if nodes(*sizes) > LARGEST_TREE:
+                raise ValueError(f"a tree has at most {LARGEST_TREE} nodes here")
+            parsed = make(*sizes)
+        else:
+            raise ValueError(
+                f'parents as in "-1,0,0,1", a shape of {", ".join(_SHAPES)} with its numbers as in k-ary:2x3, '
+                "or optimal is needed"
+            )
+        if parsed.size < 2:
+            raise ValueError("it drafts nothing: a node below the root is needed")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no tree: {error}") from error
+    return parsed
+
+
+def with_trees(argv: Sequence[str]) -> list[str]:
+    """The arguments, with parents joined to their `--tree`: alone, argparse would take the "-1" for an option."""
+    joined: list[str] = []
+    for argument in argv:
+        if joined and joined[-1] == "--tree" and argument.startswith("-1"):
+            joined[-1] = f"--tree={argument}"
+        else:
+            joined.append(argument)
+    return joined

@@ -1,0 +1,255 @@
+"""What is compiled, how often, and what the programs contain.
+
+Compilations are counted in two ways: the cache sizes of the loop's jitted functions, and JAX's own event for each
+backend compilation, which also sees the small programs of host code.
+"""
+
+import functools
+import gc
+from collections.abc import Iterator
+
+import checks
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import TREES, TableLM, WideLM, pair
+
+from jaxspec import decode, tree
+from jaxspec.decode import batch, loop, stats
+from jaxspec.decode.tree import TreeDecoder
+
+VOCAB = 5003
+"""Larger than any other axis, so that vocabulary-size work is told by its shape."""
+
+COMPILATIONS: list[str] = []
+
+
+def _listen(event: str, *_: object, **__: object) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        COMPILATIONS.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def decoder_of(shape: str = "binary") -> TreeDecoder:
+    """A decoder made anew, with models and tree of its own."""
+    target, draft, _ = pair("ctx")
+    return TreeDecoder(type(target)(11), type(draft)(11, noise=0.3), tree.TokenTree(TREES[shape].parents))
+
+
+def cache_sizes() -> list[int]:
+    return [function._cache_size() for function in (loop._start, loop._rounds, loop._round, loop._grow)]
+
+
+def arguments(decoder, params, sampling=loop.GREEDY, with_logprobs=False, count=8, first_capacity=64):
+    """What `_rounds` takes before the first round."""
+    request = batch.request(decoder, params, [[1, 2]], checks.KEY, count, sampling, (), None, with_logprobs)
+    state = loop._begin(decoder, params, request, 64, first_capacity)
+    counts = jax.tree.map(lambda leaf: leaf[None], stats.zeros(decoder))
+    return decoder, params, state, counts
+
+
+def wide_vocabulary():
+    """A pair of tables with a large vocabulary."""
+    model = TableLM(VOCAB)
+    params = {"table": jnp.zeros((VOCAB, VOCAB))}
+    return TreeDecoder(model, model, tree.k_ary(2, 2)), {"target": params, "draft": params}
+
+
+def program(decoder, params, **options):
+    """The jaxpr of `_rounds`, within its jit."""
+    _, *traced = arguments(decoder, params, **options)
+    closed = jax.make_jaxpr(functools.partial(loop._rounds, decoder))(*traced)
+    assert [equation.primitive.name for equation in closed.eqns] in (["jit"], ["pjit"])
+    return closed.eqns[0].params["jaxpr"]
+
+
+def equations(jaxpr) -> Iterator:
+    """All equations of a jaxpr, those of its parts too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                yield from equations(inner) if hasattr(inner, "eqns") else ()
+
+
+def vocabulary_work(jaxpr) -> set[str]:
+    """The primitives that read or give an array of at least the vocabulary's size, parameters' look-ups aside."""
+    return {
+        equation.primitive.name
+        for equation in equations(jaxpr)
+        if any(VOCAB <= getattr(value.aval, "size", 0) < VOCAB**2 for value in (*equation.invars, *equation.outvars))
+    }
+
+
+@pytest.mark.parametrize(
+    "sampling", [decode.Sampling(), decode.Sampling(1.0, top_p=0.9, bias={3: 1.0})], ids=["T0", "T1"]
+)
+def test_values_compile_nothing(sampling):
+    """K6: seeds, values of options, prompt lengths, limits and stop ids share one program of each kind and bucket."""
+    target, draft, params = pair("ctx")
+    checks.run(TreeDecoder(target, draft, TREES["binary"]), params, [[1, 2], [3]], 20, sampling=sampling)
+    sizes, count = cache_sizes(), len(COMPILATIONS)
+    is_sampled = bool(sampling.temperature)
+    for seed in range(5):
+        if is_sampled:
+            sampling = decode.Sampling([0.1 + seed, 0.9], top_p=0.3 + 0.1 * seed, bias={seed: -1.0, 2: 2.0})
+        checks.run(
+            decoder_of(),
+            params,
+            [[1] * (1 + 5 * seed), [2] * (10 - 2 * seed)],
+            [3 + 4 * seed, 7],
+            key=jax.random.key(seed),
+            sampling=sampling,
+            stop_ids=range(seed % 3),
+        )
+    assert cache_sizes() == sizes
+    assert len(COMPILATIONS) == count
+
+
+def test_compilations_are_seen():
+    """The count of the test above can rise."""
+    count = len(COMPILATIONS)
+    jax.jit(lambda x: x * 3 + 17)(jnp.arange(23.0))
+    assert len(COMPILATIONS) > count
+
+
+def test_a_bucket_and_a_kind_compile_once():
+    """Each further bucket and kind costs one program of rounds, and a stream one of its own."""
+    decoder, params = TreeDecoder(*pair("ctx")[:2], tree.chain(2)), pair("ctx").params
+    before = loop._rounds._cache_size()
+    for expected, prompt, options in (
+        (1, 5, {}),
+        (1, 20, {}),
+        (2, 90, {}),
+        (2, 100, {}),
+        (3, 5, {"sampling": decode.Sampling(1.0)}),
+        (3, 9, {"sampling": decode.Sampling(0.5)}),
+        (4, 5, {"logprobs": False}),
+    ):
+        checks.run(decoder, params, [[1] * prompt], 10, **options)
+        assert loop._rounds._cache_size() - before == expected
+    streamed = loop._round._cache_size()
+    for seed in range(3):
+        list(decode.stream(decoder, params, [[seed]], key=jax.random.key(seed), max_new_tokens=4 + seed))
+    assert loop._round._cache_size() - streamed == 1
+
+
+def test_equal_decoders_are_one():
+    first, second = decoder_of(), decoder_of()
+    assert first is not second
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != decoder_of("star")
+
+
+@pytest.mark.parametrize("sampling", [decode.Sampling(), decode.Sampling(1.0)], ids=["T0", "T1"])
+def test_one_loop_without_the_host(sampling):
+    """I3: all rounds are one `while` of one program, without callbacks."""
+    target, draft, params = pair("ctx")
+    jaxpr = program(TreeDecoder(target, draft, TREES["binary"]), params, sampling=sampling).jaxpr
+    assert [equation.primitive.name for equation in jaxpr.eqns].count("while") == 1
+    names = {equation.primitive.name for equation in equations(jaxpr)}
+    assert not [name for name in names if "callback" in name or "infeed" in name or "outfeed" in name]
+
+
+def test_weights_are_arguments():
+    """No table of the models is a constant of the program, nor any other large array."""
+    decoder, params = wide_vocabulary()
+    for options in ({}, {"sampling": decode.Sampling(1.0)}):
+        closed = program(decoder, params, **options)
+        constants = [*closed.consts]
+        for equation in equations(closed.jaxpr):
+            constants += [value.val for value in equation.invars if hasattr(value, "val")]
+        assert max((np.size(constant) for constant in constants), default=0) < 1000
+
+
+def test_greedy_program_does_no_vocabulary_work_but_maxima():
+    """I8: no exponential, logarithm, noise, cumulative sum or sort of the vocabulary."""
+    decoder, params = wide_vocabulary()
+    work = vocabulary_work(program(decoder, params).jaxpr)
+    allowed = {
+        "gather", "reduce_max", "top_k", "pad", "reshape", "broadcast_in_dim", "convert_element_type", "slice",
+        "dynamic_slice", "squeeze", "while", "scan", "jit", "pjit", "cond", "transpose", "argmax", "custom_jvp_call",
+    }  # fmt: skip
+    assert work <= allowed, work - allowed
+
+
+def test_log_probabilities_are_the_only_exponentials_of_a_greedy_program():
+    decoder, params = wide_vocabulary()
+    assert "exp" in vocabulary_work(program(decoder, params, with_logprobs=True).jaxpr)
+
+
+@pytest.mark.parametrize(
+    "sampling", [decode.Sampling(1.0), decode.Sampling(1.0, top_k=5, top_p=0.9, min_p=0.1)], ids=["plain", "filters"]
+)
+def test_sampled_program_does_not_sort_the_vocabulary(sampling):
+    """I8: filters find their thresholds by search, and are absent where they are not in use."""
+    decoder, params = wide_vocabulary()
+    work = vocabulary_work(program(decoder, params, sampling=sampling).jaxpr)
+    assert "sort" not in work
+    assert ("bitcast_convert_type" in work and "ge" in work) or sampling.top_p == 1
+
+
+def test_plain_decoding_takes_no_draft():
+    """I13: the draft's parameters are no argument of the compiled program."""
+    target, _, params = pair("ctx")
+    _, *traced = arguments(decode.autoregressive(target), params)
+    lowered = loop._rounds.lower(decode.autoregressive(target), *traced).compile()
+    kept = set(lowered._executable._kept_var_idx)
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tuple(traced))]
+    drafts = {index for index, name in enumerate(names) if "'draft'" in name}
+    assert drafts
+    assert not drafts & kept
+
+
+def test_states_are_donated():
+    """I1, I2: the buffers of the state that goes in are gone (a donation that did not work would warn)."""
+    target, draft, params = pair("ctx")
+    decoder, params, state, counts = arguments(TreeDecoder(target, draft, TREES["binary"]), params)
+    loop._rounds(decoder, params, state, counts)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state, counts)))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+    _, _, state, _ = arguments(decoder, params)
+    loop._round(decoder, params, state)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("shape", ["plain", "chain", "binary"])
+def test_caches_are_not_copied(shape):
+    """I1: the program's temporaries are far smaller than one cache of 512 slots of 4,096 floats."""
+    model = WideLM(7)
+    trees = {"chain": tree.chain(3), "binary": tree.k_ary(2, 2)}
+    decoder = decode.autoregressive(model) if shape == "plain" else TreeDecoder(model, model, trees[shape])
+    params = {"target": model.init(jax.random.key(0)), "draft": model.init(jax.random.key(1))}
+    decoder, *traced = arguments(decoder, params, count=500, first_capacity=512)
+    slots = traced[1].row.tokens.shape[1]
+    cache = slots * model.width * 4
+    memory = loop._rounds.lower(decoder, *traced).compile().memory_analysis()
+    assert memory.alias_size_in_bytes > cache * len(decoder.models)
+    assert memory.temp_size_in_bytes < cache / 4
+
+
+def test_live_buffers_stay_constant():
+    """I16: from the second of 20 calls on, no array is left behind."""
+    target, draft, params = pair("ctx")
+    decoder, sizes = TreeDecoder(target, draft, TREES["binary"]), []
+    for seed in range(20):
+        checks.run(decoder, params, [[1, 2], [3]], 20, key=jax.random.key(seed))
+        gc.collect()
+        sizes.append(sum(leaf.nbytes for leaf in jax.live_arrays()))
+    assert len(set(sizes[1:])) == 1, sizes
+
+
+@pytest.mark.parametrize("length", [2, 16])
+def test_programs_do_not_grow_with_the_chain(length):
+    """I6: levels of one shape are one scan, so equations are as many for 2 drafted tokens as for 16."""
+    target, draft, params = pair("ctx")
+    sizes = [
+        sum(1 for _ in equations(program(TreeDecoder(target, draft, tree.chain(size)), params).jaxpr))
+        for size in (4, 4 * length)
+    ]
+    assert sizes[1] < 1.2 * sizes[0]

@@ -1,0 +1,267 @@
+"""Planted bugs in the decoder: the checks that the real one passes must reject each of them.
+
+Mutants are subclasses, so that their compiled programs are their own; where a bug lies in a function that a round
+calls, the test patches that function while the mutant is traced.
+"""
+
+import dataclasses
+
+import checks
+import jax
+import jax.numpy as jnp
+import pytest
+from test_lossless_sampled import MODEL, PARAMS, law
+from toys import PosLM, pair
+
+from jaxspec import cache, tree
+from jaxspec.base import Model
+from jaxspec.decode import levels, state
+from jaxspec.decode import tree as decode_tree
+from jaxspec.decode.tree import OUTCOME, PROPOSAL, TreeDecoder
+
+BINARY = tree.k_ary(2, 2)
+
+
+def greedy_check(decoder):
+    checks.assert_greedy_equals_reference(decoder, pair("ctx").params)
+
+
+def acceptance_check(decoder):
+    """The decoder of a model with itself."""
+    params = pair("ctx").params["target"]
+    checks.assert_accepts_everything(
+        dataclasses.replace(decoder, draft=decoder.target), {"target": params, "draft": params}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapped:
+    """A model whose caller has a bug: `change(positions, mask)` is what it hands over."""
+
+    model: Model
+    change: object
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def apply(self, params, tokens, positions, context, block, slot, mask):
+        positions, mask = self.change(positions, mask)
+        return self.model.apply(params, tokens, positions, context, block, slot, mask)
+
+
+def _node_index_as_position(positions, mask):
+    return positions[0] + jnp.arange(positions.shape[0], dtype=jnp.int32), mask
+
+
+def _siblings_leak(positions, mask):
+    return positions, jnp.tri(*mask.shape, dtype=bool)
+
+
+def _blind_to_ancestors(positions, mask):
+    return positions, jnp.asarray(mask) & jnp.eye(*mask.shape, dtype=bool)
+
+
+@pytest.mark.parametrize("change", [_node_index_as_position, _siblings_leak, _blind_to_ancestors])
+def test_wrong_verification_block_is_rejected(change):
+    """E8, A1: positions and masks of the target's forward over the tree."""
+    target, draft, params = pair("ctx")
+    right = TreeDecoder(target, draft, BINARY)
+    wrong = dataclasses.replace(right, target=Wrapped(target, change))
+    with pytest.raises(AssertionError):
+        assert_equals_right_tokens(wrong, right, params)
+    greedy_check(right)
+
+
+def assert_equals_right_tokens(decoder, right, params):
+    tokens = checks.rows(checks.run(decoder, params, checks.PROMPTS))
+    assert tokens == checks.rows(checks.run(right, params, checks.PROMPTS))
+
+
+def test_wrong_position_alone_is_rejected():
+    """E8: a model that reads positions and no mask."""
+    model = PosLM(11)
+    params = model.init(jax.random.key(1))
+    params = {"target": params, "draft": params}
+    decoder = TreeDecoder(Wrapped(model, _node_index_as_position), model, BINARY)
+    with pytest.raises(AssertionError):
+        checks.assert_accepts_everything(decoder, params)
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitsOtherwise(TreeDecoder):
+    """The target's context counts more or fewer tokens than were emitted."""
+
+    change: int = 0
+
+    def commit(self, *arguments):
+        state, info = super().commit(*arguments)
+        context = state.contexts["target"]
+        length = jnp.where(info.num_emitted > 0, context.length + self.change, context.length)
+        return state._replace(contexts={**state.contexts, "target": context._replace(length=length)}), info
+
+
+@pytest.mark.parametrize("change", [-1, 1], ids=["one too few", "one too many"])
+def test_wrong_count_of_commits_is_rejected(change):
+    target, draft, _ = pair("ctx")
+    with pytest.raises(AssertionError):
+        greedy_check(CommitsOtherwise(target, draft, BINARY, change=change))
+    greedy_check(CommitsOtherwise(target, draft, BINARY))
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitsNodesInOrder(TreeDecoder):
+    """The first nodes of the block are committed, not those of the accepted path."""
+
+
+def test_commit_without_gather_is_rejected(monkeypatch):
+    target, draft, _ = pair("ctx")
+    commit = cache.commit
+    monkeypatch.setattr(
+        cache,
+        "commit",
+        lambda model, context, block, count, indices=None, anchor=None: (
+            commit(model, context, block, count)
+            if indices is not None and indices.shape[0] == 3 and model == target
+            else commit(model, context, block, count, indices, anchor)
+        ),
+    )
+    with pytest.raises(AssertionError):
+        greedy_check(CommitsNodesInOrder(target, draft, BINARY))
+
+
+@dataclasses.dataclass(frozen=True)
+class NeverCatchesUp(TreeDecoder):
+    """The token before the root is missing from what the draft sees."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitsNoCatchUp(TreeDecoder):
+    """The token before the root never enters the draft's context: the root stands in its slot."""
+
+    def _commit_draft(self, context, block, slots, row, anchor):
+        return super()._commit_draft(context, block, jnp.where(slots == 0, 1, slots), row, anchor)
+
+
+def test_forgotten_catch_up_token_is_rejected(monkeypatch):
+    """A5, design.md 1: the output stays right, the acceptance falls."""
+    target, draft, _ = pair("ctx")
+    acceptance_check(TreeDecoder(target, draft, BINARY))
+    wrong = CommitsNoCatchUp(target, draft, BINARY)
+    greedy_check(wrong)
+    with pytest.raises(AssertionError):
+        acceptance_check(wrong)
+
+    def without_catch_up(shape):
+        constants = levels.constants_of(shape)
+        hidden = tuple(level._replace(mask=level.mask & constants.is_node_slot) for level in constants.levels)
+        return constants._replace(levels=hidden, runs=tuple((level,) for level in hidden[1:]))
+
+    monkeypatch.setattr(decode_tree, "constants_of", without_catch_up)
+    wrong = NeverCatchesUp(target, draft, BINARY)
+    greedy_check(wrong)
+    with pytest.raises(AssertionError):
+        acceptance_check(wrong)
+
+
+@dataclasses.dataclass(frozen=True)
+class SeesLastStopOnly(TreeDecoder):
+    """D1: only a round's last token is compared with the stop ids."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Overshoots(TreeDecoder):
+    """D3, D4: the limit is only looked at between rounds."""
+
+
+def test_wrong_ends_are_rejected(monkeypatch):
+    target, draft, params = pair("ctx")
+    stops = (2, 7)
+    checks.assert_greedy_equals_reference(TreeDecoder(target, draft, BINARY), params, stop_ids=stops)
+    emit = state.emit
+
+    def last_stop_only(row, tokens, count, logprobs):
+        is_last = jnp.arange(tokens.shape[0]) == count - 1
+        _, kept = emit(row, jnp.where(is_last, tokens, -2), count, None)
+        updated, _ = emit(row._replace(stop_ids=jnp.where(kept < count, -3, row.stop_ids)), tokens, count, logprobs)
+        stopped = (tokens[count - 1] == row.stop_ids).any() & ~row.is_finished
+        unstopped, kept = emit(row._replace(stop_ids=jnp.full_like(row.stop_ids, -3)), tokens, count, logprobs)
+        del updated
+        return unstopped._replace(stop_ids=row.stop_ids, is_finished=unstopped.is_finished | stopped), kept
+
+    monkeypatch.setattr(state, "emit", last_stop_only)
+    with pytest.raises(AssertionError):
+        checks.assert_greedy_equals_reference(SeesLastStopOnly(target, draft, BINARY), params, stop_ids=stops)
+
+    def overshoot(row, tokens, count, logprobs):
+        updated, kept = emit(row._replace(max_new_tokens=row.max_new_tokens + 64), tokens, count, logprobs)
+        is_full = updated.num_tokens >= row.prompt_length + row.max_new_tokens
+        return updated._replace(max_new_tokens=row.max_new_tokens, is_finished=updated.is_finished | is_full), kept
+
+    monkeypatch.setattr(state, "emit", overshoot)
+    wrong = Overshoots(target, draft, BINARY)
+    for count in (1, 2, 3):
+        rounds = checks.steps(wrong, params, [[3]], count)[0]
+        emitted = int(rounds.row.num_tokens[0]) - 1
+        if emitted > count:
+            return
+    pytest.fail("no limit was overshot")
+
+
+@dataclasses.dataclass(frozen=True)
+class SameNoiseEveryRound(TreeDecoder):
+    """K3: the key of a round does not depend on the round."""
+
+    def draft_tree(self, params, state, key):
+        del key
+        return super().draft_tree(params, state, state.row.key)
+
+    def resolve(self, row, drafted, logits, key):
+        del key
+        return super().resolve(row, drafted, logits, row.key)
+
+
+@dataclasses.dataclass(frozen=True)
+class SameNoiseEveryNode(TreeDecoder):
+    """Proposals of all nodes share a key."""
+
+    def _propose(self, row, key, node, logits, count):
+        return super()._propose(row, key, jnp.zeros_like(node), logits, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchedNoise(TreeDecoder):
+    """A decoder traced while `_node_key` is patched."""
+
+    name: str = ""
+
+
+def _no_purpose(key, node, purpose):
+    del purpose
+    return jax.random.fold_in(key, node)
+
+
+def _outcome_shares_residual(key, node, purpose):
+    purpose = PROPOSAL if purpose == PROPOSAL else OUTCOME
+    return jax.random.fold_in(jax.random.fold_in(key, node), purpose)
+
+
+def _no_node(key, node, purpose):
+    del node
+    return jax.random.fold_in(key, purpose)
+
+
+def assert_lossless(decoder):
+    checks.assert_joint_law(decoder, PARAMS, law(), 4, 0.02)
+
+
+@pytest.mark.parametrize("decoder", [SameNoiseEveryRound, SameNoiseEveryNode])
+def test_noise_used_twice_is_rejected(decoder):
+    with pytest.raises(AssertionError, match="total variation"):
+        assert_lossless(decoder(MODEL, MODEL, tree.chain(2)))
+
+
+@pytest.mark.parametrize("node_key", [_no_purpose, _no_node, _outcome_shares_residual])
+def test_noise_shared_among_draws_is_rejected(monkeypatch, node_key):
+    monkeypatch.setattr(decode_tree, "_node_key", node_key)
+    with pytest.raises(AssertionError, match="total variation"):
+        assert_lossless(PatchedNoise(MODEL, MODEL, tree.chain(2), name=node_key.__name__))

@@ -1,0 +1,251 @@
+"""The loop: stops, lengths, batches, growth, log-probabilities and errors."""
+
+import checks
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from checks import KEY, PROMPTS, rows, run, steps
+from toys import TREES, ConstantLM, TableLM, pair
+
+from jaxspec import decode, sampling, tree
+from jaxspec.decode import loop
+from jaxspec.decode.tree import TreeDecoder
+
+TARGET, DRAFT, PARAMS = pair("ctx")
+DECODER = TreeDecoder(TARGET, DRAFT, TREES["binary"])
+CHAIN = TreeDecoder(TARGET, TARGET, tree.chain(5))
+SAME = {"target": PARAMS["target"], "draft": PARAMS["target"]}
+SAMPLED = decode.Sampling(1.0)
+
+CYCLE = TableLM(10)
+"""With the table below, 0 1 2 … 9 0 1 …: where a stop falls is known."""
+CYCLE_PARAMS = {"table": 20 * jnp.roll(jnp.eye(10), 1, axis=1)}
+CYCLES = {"target": CYCLE_PARAMS, "draft": CYCLE_PARAMS}
+CYCLE_DECODERS = {
+    "plain": decode.autoregressive(CYCLE),
+    "chain": decode.speculative(CYCLE, CYCLE, 4),
+    "binary": decode.sequoia(CYCLE, CYCLE, TREES["binary"]),
+}
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_exact_lengths(count):
+    """D3, D4: any limit, with a draft that is always right and blocks of six."""
+    generation = checks.assert_greedy_equals_reference(CHAIN, SAME, [[3]], count)
+    assert generation.tokens.shape == (1, count)
+    assert generation.lengths.tolist() == [count]
+    assert generation.finish_reason == ("length",)
+    assert generation.stats.counts.emitted.tolist() == [count]
+
+
+def test_each_row_has_its_limit():
+    limits = [1, 7, 20, 3]
+    generation = run(DECODER, PARAMS, PROMPTS, limits)
+    assert generation.tokens.shape == (4, 20)
+    for prompt, tokens, limit in zip(PROMPTS, rows(generation), limits, strict=True):
+        assert tokens == reference.greedy(TARGET, PARAMS["target"], prompt, limit)
+    assert (generation.tokens == decode.PADDING).sum() == 80 - sum(limits)
+
+
+@pytest.mark.parametrize("decoder", CYCLE_DECODERS.values(), ids=CYCLE_DECODERS)
+@pytest.mark.parametrize("stop", range(10))
+def test_a_stop_anywhere_in_a_block(decoder, stop):
+    """D2, D6, D10: the stop token is the last one kept, and every count ends with it."""
+    generation = run(decoder, CYCLES, [[0], [4, 5]], 30, stop_ids=[stop])
+    for row, last in enumerate((0, 5)):
+        length = (stop - last - 1) % 10 + 1
+        assert rows(generation)[row] == [(last + 1 + i) % 10 for i in range(length)]
+        assert generation.lengths[row] == length
+        assert np.isfinite(generation.logprobs[row]).sum() == length
+        assert (generation.tokens[row] != decode.PADDING).sum() == length
+    np.testing.assert_array_equal(generation.stats.counts.emitted, generation.lengths)
+    assert generation.finish_reason == ("stop", "stop")
+
+
+def test_several_stops_for_each_row():
+    """D7: whichever comes first ends a row; rows may have sets of their own, and none."""
+    decoder = CYCLE_DECODERS["chain"]
+    assert rows(run(decoder, CYCLES, [[0], [5]], 12, stop_ids=(3, 8))) == [[1, 2, 3], [6, 7, 8]]
+    apart = run(decoder, CYCLES, [[0], [5], [5]], 12, stop_ids=[[3], [3, 9, 7, 8, 6], []])
+    assert [row[-1] for row in rows(apart)] == [3, 6, 7]
+    assert apart.finish_reason == ("stop", "stop", "length")
+
+
+@pytest.mark.parametrize("stop_ids", [(), None, -1, [-1], [[], [-1]]], ids=str)
+def test_no_stop_runs_to_the_limit(stop_ids):
+    """D5."""
+    generation = run(CYCLE_DECODERS["chain"], CYCLES, [[0], [5]], 12, stop_ids=stop_ids)
+    assert generation.lengths.tolist() == [12, 12]
+
+
+def test_stop_at_the_limit_is_a_stop():
+    generation = run(CYCLE_DECODERS["chain"], CYCLES, [[0]], 3, stop_ids=3)
+    assert (rows(generation), generation.finish_reason) == ([[1, 2, 3]], ("stop",))
+
+
+def test_stop_in_the_prompt_is_no_stop():
+    assert rows(run(CYCLE_DECODERS["chain"], CYCLES, [[3, 3, 0]], 3, stop_ids=3)) == [[1, 2, 3]]
+
+
+def test_a_drafted_stop_that_is_rejected_stops_nothing():
+    """D8: the draft always proposes the stop token, the target never emits it."""
+    stop = ConstantLM(10, token=9)
+    decoder = decode.speculative(CYCLE, stop, 3)
+    bias = {9: -np.inf}  # 8 is followed by 0: the lowest of the others
+    generation = run(
+        decoder, {"target": CYCLE_PARAMS, "draft": {}}, [[0]], 20, stop_ids=9, sampling=decode.Sampling(bias=bias)
+    )
+    assert generation.lengths.tolist() == [20]
+    assert 9 not in generation.tokens
+    free = run(decoder, {"target": CYCLE_PARAMS, "draft": {}}, [[0]], 20, stop_ids=9)
+    assert rows(free) == [list(range(1, 10))]
+    assert free.stats.counts.drafted.tolist() == [3 * 9]
+    assert free.stats.counts.accepted.tolist() == [1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_does_not_depend_on_its_batch(temperature):
+    """F1, F2, F5: prompts of 1 to 31 tokens together or alone, with keys of their own."""
+    keys = jax.random.split(KEY, len(PROMPTS))
+    options = {"sampling": decode.Sampling(temperature)}
+    together = run(DECODER, PARAMS, PROMPTS, key=keys, **options)
+    for row, prompt in enumerate(PROMPTS):
+        alone = run(DECODER, PARAMS, [prompt], key=keys[row : row + 1], **options)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
+        np.testing.assert_allclose(alone.logprobs[0], together.logprobs[row], atol=1e-5)
+        for one, many in zip(alone.stats.counts, together.stats.counts, strict=True):
+            np.testing.assert_allclose(one[0], many[row], atol=1e-5)
+
+
+def test_one_key_is_folded_by_row():
+    """Rows of a batch differ; their number in the batch, not its size, is what counts."""
+    four = run(DECODER, PARAMS, [[1]] * 4, sampling=SAMPLED)
+    one = run(DECODER, PARAMS, [[1]], sampling=SAMPLED)
+    np.testing.assert_array_equal(four.tokens[0], one.tokens[0])
+    assert len({tuple(row) for row in four.tokens.tolist()}) == 4
+
+
+def test_a_finished_row_is_frozen():
+    """F6: a row of two tokens beside one of twenty: its counts end with it, and the other's are as when alone."""
+    keys = jax.random.split(KEY, 2)
+    both = run(DECODER, PARAMS, [[3], [1, 4]], [2, 20], key=keys, sampling=SAMPLED)
+    for row, (prompt, count) in enumerate((([3], 2), ([1, 4], 20))):
+        alone = run(DECODER, PARAMS, [prompt], count, key=keys[row : row + 1], sampling=SAMPLED)
+        assert rows(both)[row] == rows(alone)[0]
+        for one, many in zip(alone.stats.counts, both.stats.counts, strict=True):
+            np.testing.assert_allclose(one[0], many[row], atol=1e-5)
+
+
+@pytest.mark.parametrize("decoder", [DECODER, decode.autoregressive(TARGET)], ids=["binary", "plain"])
+@pytest.mark.parametrize("options", [{}, {"sampling": decode.Sampling(0.8, bias={4: 3.0})}], ids=["greedy", "sampled"])
+def test_logprobs_are_the_target_s(decoder, options):
+    """G2: by teacher forcing, at accepted, corrected and bonus positions; of the raw logits at temperature 1."""
+    generation = run(decoder, PARAMS, PROMPTS, [20, 9, 14, 3], **options)
+    for prompt, tokens, logprobs in zip(PROMPTS, rows(generation), generation.logprobs, strict=True):
+        wanted = reference.logprobs(TARGET, PARAMS["target"], prompt, tokens)
+        np.testing.assert_allclose(logprobs[: len(tokens)], wanted, atol=1e-5)
+        assert np.isnan(logprobs[len(tokens) :]).all()
+    assert run(decoder, PARAMS, PROMPTS, logprobs=False, **options).logprobs is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_room_that_grows_changes_nothing(temperature):
+    """Segments of 64, 128 and 256 slots equal one segment: tokens, log-probabilities and counts."""
+    options = {"sampling": decode.Sampling(temperature)}
+    prompts, counts = [PROMPTS[1], PROMPTS[3]], [180, 150]
+    grown = run(DECODER, PARAMS, prompts, counts, first_capacity=64, **options)
+    whole = run(DECODER, PARAMS, prompts, counts, **options)
+    np.testing.assert_array_equal(grown.tokens, whole.tokens)
+    np.testing.assert_array_equal(grown.logprobs, whole.logprobs)
+    for one, other in zip(grown.stats.counts, whole.stats.counts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    if temperature == 0:
+        assert rows(grown)[0] == reference.greedy(TARGET, PARAMS["target"], prompts[0], 180)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_stream_is_generate(temperature):
+    """G3, G5: chunks in order, once, of every size, through growth; what the step API emits is what one call does."""
+    options = {"key": KEY, "max_new_tokens": [90, 40], "sampling": decode.Sampling(temperature), "first_capacity": 64}
+    chunks = list(decode.stream(DECODER, PARAMS, [[3], [1, 4]], stop_ids=[[], [7]], **options))
+    generation = decode.generate(DECODER, PARAMS, [[3], [1, 4]], stop_ids=[[], [7]], logprobs=False, **options)
+    for row in range(2):
+        assert [token for chunk in chunks for token in chunk[row]] == rows(generation)[row]
+        assert sum(chunk.num_accepted[row] for chunk in chunks) == generation.stats.counts.accepted[row]
+    assert len(chunks) == generation.stats.counts.rounds.max()
+    assert all(len(chunk) == 2 for chunk in chunks)
+    assert {len(chunk[0]) for chunk in chunks} > {1, 2}
+
+
+def test_state_holds_what_was_emitted():
+    """D9: after a stop inside a block the target's context is one token short of the text, as in plain decoding."""
+    for decoder in CYCLE_DECODERS.values():
+        state, _ = steps(decoder, CYCLES, [[0], [7]], 30, stop_ids=[6])
+        assert state.row.num_tokens.tolist() == [7, 10]
+        context = state.contexts["target"]
+        assert context.length.tolist() == [6, 9]
+        for row, last in enumerate((0, 7)):
+            held = context.entries["token"][row, : int(context.length[row])].tolist()
+            assert held == [(last + i) % 10 for i in range(len(held))]
+
+
+BAD = {
+    "no prompts": ({"prompts": []}, "prompts is empty"),
+    "empty prompt": ({"prompts": [[1], []]}, r"prompts\[1\] is empty"),
+    "flat prompt": ({"prompts": [1, 2]}, "list of lists"),
+    "text": ({"prompts": [["a"]]}, "integers"),
+    "token too large": ({"prompts": [[11]]}, "token 11.*0 to 10"),
+    "negative token": ({"prompts": [[-1]]}, "token -1"),
+    "no new tokens": ({"max_new_tokens": 0}, "at least 1"),
+    "limits of another length": ({"max_new_tokens": [1, 2]}, "each of the 1 rows"),
+    "fractional limit": ({"max_new_tokens": 1.5}, "one integer"),
+    "overflow": ({"max_new_tokens": 2**30}, r"2\*\*30"),
+    "stop out of range": ({"stop_ids": [11]}, "11.*0 and 10"),
+    "stops of another length": ({"stop_ids": [[1], [2]]}, "2 lists for 1 rows"),
+    "seed for a key": ({"key": 0}, "jax.random.key"),
+    "old key": ({"key": np.zeros(2, np.uint32)}, "jax.random.key"),
+    "keys of another length": ({"key": jax.random.split(KEY, 3)}, r"shape \(3,\)"),
+    "no parameters": ({"params": {"target": {}}}, "no 'draft'"),
+    "no chunk": ({"prefill_chunk": 0}, "at least 1"),
+    "bad option": ({"sampling": decode.Sampling(-1.0)}, "temperature=-1"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
+def test_refused_before_anything_runs(change, message):
+    arguments = {"params": PARAMS, "prompts": [[1]], "key": KEY, "max_new_tokens": 4, **change}
+    params, prompts = arguments.pop("params"), arguments.pop("prompts")
+    started = loop._start._cache_size()
+    with pytest.raises(ValueError, match=message):
+        decode.generate(DECODER, params, prompts, **arguments)
+    with pytest.raises(ValueError, match=message):
+        for _ in decode.stream(DECODER, params, prompts, **arguments):
+            pass
+    assert loop._start._cache_size() == started
+
+
+def test_texts_beyond_the_target_s_limit_are_refused():
+    model = TableLM(11, max_length=20)
+    with pytest.raises(ValueError, match=r"21 tokens.*made for 20"):
+        run(decode.autoregressive(model), {"target": {}}, [[1, 2]], 19)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: decode.sequoia(TARGET, TARGET, tree.chain(0)), "drafts nothing"),
+        (lambda: decode.sequoia(TableLM(3), TableLM(3), tree.star(4)), "4 siblings.*3 different"),
+        (lambda: decode.speculative(TARGET, TARGET, 0), "length=0"),
+    ],
+    ids=["root alone", "more siblings than tokens", "no length"],
+)
+def test_decoders_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_options_are_a_batch_s():
+    with pytest.raises(ValueError, match="2 rows"):
+        sampling.options(decode.Sampling([1.0] * 3), None, 2, 11)
