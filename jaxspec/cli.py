@@ -1,4 +1,4 @@
-"""The command line: `jaxspec generate`, `measure`, `plan` and `check`.
+"""The command line: `jaxspec generate`, `measure`, `plan`, `bench` and `check`.
 
 Results go to stdout, all else to stderr; `--json` makes of the results one JSON object. A command is a function that
 registers it and one that runs it. What needs JAX is imported when a command runs, so that `--help` is quick.
@@ -7,8 +7,10 @@ registers it and one that runs it. What needs JAX is imported when a command run
 import argparse
 import dataclasses
 import os
+import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,7 +34,8 @@ _TABLE_DEPTHS = 8
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, `FORKED`, `FAILED` with a line on stderr, or `INTERRUPTED`."""
     try:
-        args = _parser().parse_args(with_trees(sys.argv[1:] if argv is None else argv))
+        words = sys.argv[1:] if argv is None else argv
+        args = _parser().parse_args(with_trees(words), argparse.Namespace(command=shlex.join(["jaxspec", *words])))
         return args.run(args)
     except SystemExit as end:  # --help
         return int(end.code or 0)
@@ -65,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for register in (_add_generate, _add_measure, _add_plan, _add_check):
+    for register in (_add_generate, _add_measure, _add_plan, _add_bench, _add_check):
         register(commands)
     return parser
 
@@ -159,9 +162,8 @@ def _add_measure(commands: Any) -> None:
         "example: jaxspec measure --prompts gsm8k.jsonl --num-prompts 50 --out profile.json",
     )
     add_prompts(parser, 200)
+    _add_prompt_tokens(parser)
     count = integer(1)
-    about = "tokens to which a prompt's text is cut, the chat template included (default %(default)s)"
-    parser.add_argument("--prompt-tokens", type=count, default=128, metavar="N", help=about)
     parser.add_argument("--width", type=count, default=8, metavar="N", help="children of a node (default %(default)s)")
     parser.add_argument("--depth", type=count, default=5, metavar="N", help="depths measured (default %(default)s)")
     parser.add_argument("--out", required=True, metavar="FILE", help="where the profile is written, as JSON")
@@ -174,9 +176,7 @@ def _measure(args: argparse.Namespace) -> int:
         if getattr(args, name) != neutral:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} can't be measured: acceptance is measured by temperature alone; leave it out")
-    out = Path(args.out)
-    if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"--out {out} can't be written: a file in a folder that exists and can be written is needed")
+    out = _writable("--out", args.out)
     chosen = _read_prompts(args)
     pair = _load(args)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
@@ -259,6 +259,81 @@ def _plan(args: argparse.Namespace) -> int:
     return 0
 
 
+def _add_bench(commands: Any) -> None:
+    parser = _add(
+        commands,
+        _bench,
+        "bench",
+        "Time methods in turns, prompt by prompt, against plain decoding (always timed too).",
+        "What is timed is a whole generation, the reading of its prompt included; compiling is done before.\n"
+        "Speedups are medians over prompts of the ratio of seconds per token, with quartiles. Draft and verify\n"
+        "are the forwards of a round, measured alone; overhead is what is left of a round.\n\n"
+        "example: jaxspec bench --prompts spec_bench.jsonl --per-category 10 --methods speculative,sequoia",
+    )
+    add_prompts(parser, None)
+    _add_prompt_tokens(parser)
+    for option, default, about in (
+        ("--per-category", None, "in place of --num-prompts: how many prompts of each category, from the first on"),
+        ("--repeats", 1, "how often each prompt is timed (default %(default)s)"),
+    ):
+        parser.add_argument(option, type=integer(1), default=default, metavar="N", help=about)
+    about = "end texts at the stop ids (default: all go on to --max-new-tokens, so that methods emit equally many)"
+    parser.add_argument("--stop", action="store_true", help=about)
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the speedups by category there (the extra `plot`)")
+    add_models(parser)
+    add_sampling(parser, 128)
+    _add_methods(parser)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from jaxspec import bench, bench_report, decode
+
+    if args.plot is not None:
+        bench_report.check_plot(_writable("--plot", args.plot))
+    if args.num_prompts and args.per_category:
+        raise ValueError("--num-prompts and --per-category both say which prompts are taken: leave one of them out")
+    methods = tuple(dict.fromkeys((bench.BASELINE, *args.methods)))
+    if len(methods) > len(args.methods):
+        reports.remark(f"{bench.BASELINE} is timed too: speedups are over it")
+    profile = planning_profile(args, methods)
+    chosen = _read_prompts(args)
+    if args.per_category:
+        chosen = [chosen[place] for place in bench.first_of_each([one.task for one in chosen], args.per_category)]
+    pair = _load(args)
+    encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
+    choices = {method: choose(method, args, pair, profile) for method in methods}
+    stop_ids = pair.stop_ids if args.stop else ()
+
+    import jax
+
+    with reports.progress() as progress:
+        report = bench.run(
+            {method: choice.decoder(pair) for method, choice in choices.items()},
+            pair.params,
+            encoded,
+            key=jax.random.key(args.seed),
+            categories=[prompt.task for prompt in chosen],
+            max_new_tokens=args.max_new_tokens,
+            sampling=decode.Sampling(args.temperature, args.top_k, args.top_p, args.min_p),
+            draft_temperature=args.draft_temperature,
+            stop_ids=stop_ids,
+            repeats=args.repeats,
+            progress=progress,
+        )
+    asked = {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "repeats")}
+    lengths = {"longest_prompt": max(map(len, encoded)), "categories": Counter(report.categories)}
+    config = _config(args, pair) | asked | lengths | {"stop_ids": list(stop_ids), "protocol": bench.__doc__}
+    if args.plot is not None:
+        bench_report.plot(report, args.plot, bench_report.heading(config))
+    if args.json:
+        entries = bench_report.entries(report, {method: choice.config() for method, choice in choices.items()})
+        environment = bench.environment(args.dtype, args.command)
+        reports.print_json(entries | {"environment": environment, "config": config})
+    else:
+        bench_report.print_report(reports.results_console(), report, bench_report.heading(config))
+    return 0
+
+
 def _add_check(commands: Any) -> None:
     parser = _add(
         commands,
@@ -273,17 +348,7 @@ def _add_check(commands: Any) -> None:
     add_prompts(parser, None)
     add_models(parser)
     add_sampling(parser, 64)
-    group = parser.add_argument_group("method")
-    methods = group.add_mutually_exclusive_group()
-    methods.add_argument(
-        "--methods",
-        type=method_list,
-        default=("speculative", "sequoia"),
-        metavar="A,B",
-        help=f"methods to compare, of {', '.join(METHODS)} (default speculative,sequoia)",
-    )
-    methods.add_argument("--method", type=method_list, dest="methods", metavar="M", help="one method to compare")
-    add_shape(group)
+    _add_methods(parser)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -322,6 +387,30 @@ def _check(args: argparse.Namespace) -> int:
     else:
         reports.print_parity(results, names, lambda tokens: pair.tokenizer.decode(tokens))
     return FORKED if any(result.forks for result in results.values()) else 0
+
+
+def _add_prompt_tokens(parser: argparse.ArgumentParser) -> None:
+    about = "tokens to which a prompt's text is cut, the chat template included (default %(default)s)"
+    parser.add_argument("--prompt-tokens", type=integer(1), default=128, metavar="N", help=about)
+
+
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    """Several methods, speculative and sequoia where none is named, and their shapes."""
+    group = parser.add_argument_group("method")
+    methods = group.add_mutually_exclusive_group()
+    about = f"methods to compare, of {', '.join(METHODS)} (default speculative,sequoia)"
+    default = ("speculative", "sequoia")
+    methods.add_argument("--methods", type=method_list, default=default, metavar="A,B", help=about)
+    methods.add_argument("--method", type=method_list, dest="methods", metavar="M", help="one method to compare")
+    add_shape(group)
+
+
+def _writable(option: str, path: str) -> Path:
+    """The path of a result's file, checked before the work that gives it."""
+    out = Path(path)
+    if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"{option} {out} can't be written: a file in a folder that can be written is needed")
+    return out
 
 
 def _read_prompts(args: argparse.Namespace) -> list[prompts.Prompt]:

@@ -152,6 +152,7 @@ def round_time(
     *,
     key: jax.Array,
     num_tokens: tuple[int, int] = (16, 96),
+    capacity: int = 512,
     sampling: Sampling = GREEDY,
     repeats: int = 5,
 ) -> float:
@@ -165,6 +166,7 @@ def round_time(
         prompt: Token ids.
         key: The key is consumed.
         num_tokens: New tokens of the short and of the long generation.
+        capacity: Slots of both, which the long one must fit into.
         sampling: As for `decode.generate`.
         repeats: Pairs of generations, after one that is thrown away; the median is returned.
     """
@@ -175,7 +177,14 @@ def round_time(
         for limit in num_tokens:
             start = time.perf_counter()
             generation = decode.generate(
-                decoder, params, [prompt], key=key, max_new_tokens=limit, sampling=sampling, logprobs=False
+                decoder,
+                params,
+                [prompt],
+                key=key,
+                max_new_tokens=limit,
+                sampling=sampling,
+                logprobs=False,
+                first_capacity=capacity,
             )
             seconds[-1][limit] = time.perf_counter() - start
             rounds[limit] = int(generation.stats.rounds[0])

@@ -97,7 +97,7 @@ def _write(text: str, style: Style | None) -> None:
 
 
 def _has_colours() -> bool:
-    console = _stdout()
+    console = results_console()
     return console.is_terminal and console.color_system is not None and not console.no_color
 
 
@@ -120,14 +120,15 @@ def _summary(moments: Sequence[float], counts: Sequence[int]) -> str:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Writes one JSON object to stdout; numbers that are not finite become null."""
-    print(json.dumps(_finite(value), allow_nan=False))
+    print(json.dumps(finite(value), allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value as JSON can state it: numbers that are not finite are None, numpy's are Python's, tuples are lists."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
+        return {str(key): finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [finite(entry) for entry in value]
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
@@ -150,7 +151,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 def print_profile(profile: Profile, path: str) -> None:
     """The acceptance by rank and depth with its standard errors, and the step times."""
-    console = _stdout()
+    console = results_console()
     values = np.atleast_2d(profile.acceptance)
     errors = np.atleast_2d(profile.standard_errors if profile.standard_errors is not None else np.zeros_like(values))
     by_depth = np.ndim(profile.acceptance) == 2
@@ -178,7 +179,7 @@ def print_profile(profile: Profile, path: str) -> None:
 
 def print_plan(chosen: plan.Plan, profile: Profile, sizes: Sequence[int], depths: Sequence[int], speedups: Any) -> None:
     """The chosen tree, what is expected of it, and the speedups by size and depth, the best of them marked."""
-    console = _stdout()
+    console = results_console()
     console.print(tree.draw(chosen.tree, plan.node_scores(chosen.tree, profile.acceptance)))
     shape = f"{chosen.tree.size} nodes, depth {chosen.tree.depth}" if chosen.tree.size > 1 else "no draft is worth it"
     console.print(f"method           {chosen.method} ({shape})", highlight=False)
@@ -225,7 +226,7 @@ def print_parity(results: Mapping[str, "Parity"], names: Sequence[str], text: Ca
         names: Of the prompts.
         text: The text of token ids.
     """
-    console = _stdout()
+    console = results_console()
     for method, parity in results.items():
         verdict = "no forks" if not parity.forks else f"{parity.forks} forks"
         style = "green" if not parity.forks else "bold red"
@@ -241,7 +242,7 @@ def print_parity(results: Mapping[str, "Parity"], names: Sequence[str], text: Ca
         console.print(table)
 
 
-def _stdout() -> Console:
+def results_console() -> Console:
     """Results' console, without a window's limit where there is no window."""
     console = Console()
     return console if console.is_terminal else Console(width=_FILE_WIDTH)

@@ -146,14 +146,14 @@ def candidates(gain: np.ndarray, count: int, rng: np.random.Generator) -> tuple[
 
     Args:
         gain: `[C]`, the batch's target mass on each token.
-        count: K. All C tokens, unweighted, where K is at least C.
+        count: K, at least 1. All C tokens, unweighted, where K is at least C.
         rng: Draws the sample.
     """
     size = len(gain)
     if count >= size:
         return np.arange(size, dtype=np.int32), np.zeros(size, np.float32)
     order = np.argsort(-gain, kind="stable").astype(np.int32)
-    num_certain = min(int((gain > 0).sum()), count - count // 4)
+    num_certain = min(int((gain > 0).sum()), count - -(-count // 4))
     others = rng.choice(order[num_certain:], count - num_certain, replace=False)
     log_weights = np.zeros(count, np.float32)
     log_weights[num_certain:] = np.log((size - num_certain) / (count - num_certain))
@@ -277,8 +277,7 @@ def restore(file: Path, like: Params) -> Params:
 def pack(lengths: np.ndarray, size: int, seed: int | tuple[int, ...]) -> list[list[int]]:
     """Numbers of the sequences that share a row of `size` tokens, every sequence once, in random order.
 
-    Each sequence goes into the fullest of the open rows that still holds it; one longer than a row is cut by whoever
-    fills it.
+    Each sequence goes into the fullest open row that still holds it; one longer than a row is for the caller to cut.
 
     Args:
         lengths: `[n]` tokens of each sequence.

@@ -399,7 +399,7 @@ def test_check(run, folder):
 
 def test_check_reports_forks(run, folder, monkeypatch):
     forks = (parity.Fork(0, 3, 65, 66, 0.25), parity.Fork(1, 5, -1, 66, float("nan")))
-    monkeypatch.setattr(parity, "greedy", lambda *_, **__: parity.Parity(2, 20, forks))
+    monkeypatch.setattr(parity, "compare", lambda *_, **__: parity.Parity(2, 20, forks))
     words = ["check", "--prompts", folder / "prompts.jsonl", "--methods", "speculative,sequoia"]
     status, out, _ = run(*words, "--json")
     assert status == cli.FORKED

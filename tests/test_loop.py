@@ -108,7 +108,7 @@ def test_a_drafted_stop_that_is_rejected_stops_nothing():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_does_not_depend_on_its_batch(temperature):
     """F1, F2, F5: prompts of 1 to 31 tokens together or alone, with keys of their own."""
-    keys = jax.random.split(KEY, len(PROMPTS))
+    keys = jax.random.split(jax.random.key(3), len(PROMPTS))
     options = {"sampling": decode.Sampling(temperature)}
     together = run(DECODER, PARAMS, PROMPTS, key=keys, **options)
     for row, prompt in enumerate(PROMPTS):
@@ -129,7 +129,7 @@ def test_one_key_is_folded_by_row():
 
 def test_a_finished_row_is_frozen():
     """F6: a row of two tokens beside one of twenty: its counts end with it, and the other's are as when alone."""
-    keys = jax.random.split(KEY, 2)
+    keys = jax.random.split(jax.random.key(3), 2)
     both = run(DECODER, PARAMS, [[3], [1, 4]], [2, 20], key=keys, sampling=SAMPLED)
     for row, (prompt, count) in enumerate((([3], 2), ([1, 4], 20))):
         alone = run(DECODER, PARAMS, [prompt], count, key=keys[row : row + 1], sampling=SAMPLED)
@@ -206,7 +206,7 @@ BAD = {
     "stops of another length": ({"stop_ids": [[1], [2]]}, "2 lists for 1 rows"),
     "seed for a key": ({"key": 0}, "jax.random.key"),
     "old key": ({"key": np.zeros(2, np.uint32)}, "jax.random.key"),
-    "keys of another length": ({"key": jax.random.split(KEY, 3)}, r"shape \(3,\)"),
+    "keys of another length": ({"key": jax.random.split(jax.random.key(3), 3)}, r"shape \(3,\)"),
     "no parameters": ({"params": {"target": {}}}, "no 'draft'"),
     "no chunk": ({"prefill_chunk": 0}, "at least 1"),
     "bad option": ({"sampling": decode.Sampling(-1.0)}, "temperature=-1"),
@@ -236,7 +236,7 @@ def test_texts_beyond_the_target_s_limit_are_refused():
     ("make", "message"),
     [
         (lambda: decode.sequoia(TARGET, TARGET, tree.chain(0)), "drafts nothing"),
-        (lambda: decode.sequoia(TableLM(3), TableLM(3), tree.star(4)), "4 siblings.*3 different"),
+        (lambda: decode.sequoia(TableLM(3), TableLM(3), tree.star(4)), "4 siblings.* 3 "),
         (lambda: decode.speculative(TARGET, TARGET, 0), "length=0"),
     ],
     ids=["root alone", "more siblings than tokens", "no length"],

@@ -75,11 +75,11 @@ class DroppedDraw(verify.Sequoia):
 
 @dataclasses.dataclass(frozen=True)
 class PrunedDraws(verify.Sequoia):
-    """papers.md 2.2: of three drawn tokens, later ones of low draft probability are dropped for what they are."""
+    """papers.md 2.2: drawn tokens are cut off from the first later one of low draft probability on."""
 
     def outcome(self, target_probs, draft_probs, children, active):
         kept = (draft_probs[children] > 0.2) | (jnp.arange(children.shape[0]) == 0)
-        return super().outcome(target_probs, draft_probs, children, active & kept)
+        return super().outcome(target_probs, draft_probs, children, active & jnp.cumprod(kept).astype(bool))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_candidates_hold_what_is_to_gain_and_stand_for_all(count, seed):
     assert len(chosen) == len(set(chosen.tolist())) == count
     np.testing.assert_allclose(np.exp(log_weights).sum(), 40, rtol=1e-5)
     certain = chosen[log_weights == 0]
-    wanted = np.argsort(-gain, kind="stable")[: min(int((gain > 0).sum()), count - count // 4)]
+    wanted = np.argsort(-gain, kind="stable")[: min(int((gain > 0).sum()), count - -(-count // 4))]
     assert set(wanted) <= set(chosen)
     assert set(wanted) <= set(certain)
 
@@ -160,7 +160,7 @@ def test_agreement_equals_its_twin():
 def test_schedule_rises_stays_and_falls():
     rate = training.schedule(2.0, steps=100, warm_up=10, decay=0.4)
     values = np.array([rate(step) for step in range(101)])
-    assert 0 < values[0] <= 0.2
+    assert 0 < values[0] < 0.21
     assert (np.diff(values[:10]) > 0).all()
     np.testing.assert_allclose(values[10:60], 2.0, rtol=1e-6)
     assert (np.diff(values[61:]) < 0).all()
@@ -174,6 +174,13 @@ def test_packing_holds_every_sequence_once(lengths, size, seed):
     assert sorted(number for pack in packs for number in pack) == list(range(len(lengths)))
     assert all(sum(min(lengths[number], size) for number in pack) <= size for pack in packs)
     assert packs == training.pack(np.array(lengths), size, seed)
+
+
+@pytest.fixture
+def optax_promotion():
+    """optax's bias correction raises a Python float to an int32 power, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def toy_training(key):
@@ -195,6 +202,7 @@ def toy_training(key):
     return state, jax.jit(training.train_step(loss, optimiser)), batch
 
 
+@pytest.mark.usefixtures("optax_promotion")
 def test_steps_lower_the_loss(key):
     state, step, batch = toy_training(key)
     losses = []
@@ -205,6 +213,7 @@ def test_steps_lower_the_loss(key):
     assert int(state.step) == 60
 
 
+@pytest.mark.usefixtures("optax_promotion")
 def test_weightless_positions_teach_nothing(key):
     state, step, batch = toy_training(key)
     one = batch(0)
@@ -215,6 +224,7 @@ def test_weightless_positions_teach_nothing(key):
     assert np.any(np.asarray(after.params["table"]) != 0)
 
 
+@pytest.mark.usefixtures("optax_promotion")
 def test_a_restored_state_goes_on_bit_for_bit(key, tmp_path):
     state, step, batch = toy_training(key)
     straight = state
@@ -240,6 +250,7 @@ def script():
     return module
 
 
+@pytest.mark.usefixtures("optax_promotion")
 def test_the_script_distils_and_resumes(script, tmp_path, monkeypatch, capsys):
     target = Transformer(TransformerConfig(64, 16, 32, 1, 2, 1, 8, tie_word_embeddings=True))
     networks.save(tmp_path / "target", target, target.init(jax.random.key(0)))
@@ -259,12 +270,20 @@ def test_the_script_distils_and_resumes(script, tmp_path, monkeypatch, capsys):
         options.run(options)
         return capsys.readouterr().out
 
+    run("generate --target {0}/target --data {0}/data.npz --out {0}/made.npz --rows 6 --batch 4 --max-new-tokens 8")
     run("label --target {0}/target --data {0}/data.npz --out {0}/labels --count 8")
-    data = "--data {0}/data.npz --labels {0}/labels --held-out 0.4"
+    run("label --target {0}/target --data {0}/made.npz --out {0}/made --count 8")
+    data = "--data {0}/data.npz {0}/made.npz --labels {0}/labels {0}/made --held-out 0.4"
+    made = np.load(tmp_path / "made.npz")
+    first = np.load(tmp_path / "made/token_ids.npy")[:, 0]
+    assert made["offsets"].shape == (7,)
+    for start, end in zip(made["offsets"][:-1] + 4, made["offsets"][1:], strict=True):
+        assert 1 <= end - start <= 8
+        np.testing.assert_array_equal(made["tokens"][start:end], first[start - 1 : end - 1])  # greedy, as labelled
     train = (
         f"train --target {{0}}/target {data} --width 8 --layers 1 --heads 2 --kv-heads 1 --head-dim 4 --intermediate 8 "
         "--kept 32 --candidates 16 --labels-used 4 --batch 2 --length 32 --evaluation-length 32 --every 2 --warm-up 1 "
-        "--optimiser muon"
+        "--optimiser adamw"
     )
     # The plateau lasts beyond step 2, so that stopping there and prolonging change nothing.
     run(f"{train} --out {{0}}/straight --steps 4 --decay 0")

@@ -12,6 +12,9 @@ from jaxspec.base import Params
 from jaxspec.decode.state import PAD_STOP, Decoder, Row
 from jaxspec.sampling import Sampling
 
+FIRST_CAPACITY = 2048
+"""Slots up to which a generation gets all its room at once; beyond it the room doubles when it is used up."""
+
 MIN_STOP_IDS = 4
 
 _INTEGER = (int, np.integer)
@@ -46,12 +49,13 @@ class Request(NamedTuple):
         """`[B]` int32."""
         return np.array([len(prompt) for prompt in self.prompts], np.int32)
 
-    def first_capacity(self, decoder: Decoder, chunk: int, limit: int) -> int:
-        """Slots to begin with: room for everything up to `limit` slots, for the prompt and a round in any case."""
+    def first_capacity(self, decoder: Decoder, chunk: int, wanted: int | None) -> int:
+        """Slots to begin with: `wanted`, or all that is needed up to `FIRST_CAPACITY`; the prompt and a round fit."""
         longest = int(self.prompt_lengths.max())
         prefilled = -(-(longest - 1) // chunk) * chunk
-        everything = self.last_capacity(decoder)
-        return cache.bucket(max(prefilled, longest + decoder.max_emitted, min(everything, limit)))
+        if wanted is None:
+            wanted = min(self.last_capacity(decoder), FIRST_CAPACITY)
+        return cache.bucket(max(prefilled, longest + decoder.max_emitted, wanted))
 
     def last_capacity(self, decoder: Decoder) -> int:
         """Slots that suffice for the longest row, with a round's tokens behind it."""

@@ -18,9 +18,6 @@ from jaxspec.sampling import Sampling
 PADDING = -1
 """Stands behind a row's tokens in `Generation.tokens`."""
 
-FIRST_CAPACITY = 2048
-"""Slots up to which a generation gets all its room at once; beyond it the room grows as it is used."""
-
 PREFILL_CHUNK = 64
 """Prompt tokens of one forward."""
 
@@ -69,7 +66,7 @@ def generate(
     draft_temperature: float | Sequence[float] | None = None,
     logprobs: bool = True,
     prefill_chunk: int = PREFILL_CHUNK,
-    first_capacity: int = FIRST_CAPACITY,
+    first_capacity: int | None = None,
 ) -> Generation:
     """New tokens for a batch of prompts, with the law of the target whatever the method.
 
@@ -88,7 +85,8 @@ def generate(
         draft_temperature: The draft's own temperature; None: the target's. It changes speed only.
         logprobs: Whether to keep the tokens' log-probabilities (vocabulary-size work for each emitted token).
         prefill_chunk: Prompt tokens of one forward.
-        first_capacity: Slots up to which all the room is taken at once; beyond, the room doubles when it is used up.
+        first_capacity: Slots to begin with, rounded up to a bucket; None: all that is needed, up to 2,048. The room
+            doubles when it is used up.
 
     Raises:
         ValueError: Input that can't be decoded; raised before anything is compiled.
@@ -116,7 +114,7 @@ def stream(
     stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
     draft_temperature: float | Sequence[float] | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
-    first_capacity: int = FIRST_CAPACITY,
+    first_capacity: int | None = None,
 ) -> Iterator[Chunk]:
     """Each round's newly emitted tokens, row by row, as soon as the round is done.
 
@@ -128,7 +126,7 @@ def stream(
 
 
 def _chunks(
-    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int
+    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
 ) -> Iterator[Chunk]:
     state = _begin(decoder, params, request, prefill_chunk, first_capacity)
     while not np.asarray(state.row.is_finished).all():
@@ -142,7 +140,7 @@ def _chunks(
 
 
 def _begin(
-    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int
+    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
 ) -> State:
     if prefill_chunk < 1:
         raise ValueError(f"prefill_chunk={prefill_chunk}; a chunk has at least 1 token.")

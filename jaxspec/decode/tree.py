@@ -6,7 +6,6 @@ verification rule, and commits the accepted path.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,31 +14,15 @@ import numpy as np
 
 from jaxspec import cache, sampling, verify
 from jaxspec import tree as trees
-from jaxspec.base import Context, Entries, Model, Params
+from jaxspec.base import Entries, Model, Params
 from jaxspec.decode import state as states
-from jaxspec.decode.levels import Level, constants_of
+from jaxspec.decode.drafting import Drafted, draft_tree
+from jaxspec.decode.levels import constants_of
 from jaxspec.decode.state import Info, Row, State
 from jaxspec.tree import TokenTree
 
 PROPOSAL, OUTCOME, RESIDUAL = range(3)
 """Purposes of a node's randomness, folded into its key."""
-
-
-class Drafted(NamedTuple):
-    """A drafted tree.
-
-    Attributes:
-        tokens: `[N]` int32 node tokens.
-        is_active: `[N]` bool, nodes that the draft could propose (all, unless its position limit is reached).
-        probs: `[I, V]` float32 draft distributions of the I nodes that have children, over the tokens that the draft
-            can propose; None where all rows are greedy.
-        block: The draft's entries: the catch-up token, then the nodes that have children.
-    """
-
-    tokens: jax.Array
-    is_active: jax.Array
-    probs: jax.Array | None
-    block: Entries
 
 
 class Resolved(NamedTuple):
@@ -123,7 +106,7 @@ class TreeDecoder:
         """Draft the tree, verify it in one forward, commit the accepted path."""
         row, tree = state.row, self.tree
         key = states.round_key(row)
-        drafted = self.draft_tree(params["draft"], state, key)
+        drafted = draft_tree(self.draft, tree, params["draft"], state, functools.partial(self._propose, row, key))
         output = self.target.apply(
             params["target"],
             drafted.tokens,
@@ -135,31 +118,6 @@ class TreeDecoder:
         )
         resolved = self.resolve(row, drafted, output.logits, key)
         return self.commit(state, drafted, output.logits, output.block, resolved)
-
-    def draft_tree(self, params: Params, state: State, key: jax.Array) -> Drafted:
-        """The tree's tokens, drawn level by level; one draft forward for each level that has children.
-
-        The draft's context lacks the token before the root (it was a leaf, or the rule's own), so the root's step
-        carries that token in front.
-        """
-        row, constants = state.row, constants_of(self.tree)
-        step = functools.partial(self._draft_level, params, state, key)
-        previous = row.tokens[jnp.maximum(row.num_tokens - 2, 0)][None]
-        block, level_tokens, probs = step(
-            self.draft.empty(constants.num_slots), row.root[None], constants.levels[0], previous
-        )
-        tokens, distributions = [row.root[None], level_tokens], [probs]
-        for run in constants.runs:
-            block, run_tokens, run_probs = _draft_run(step, block, level_tokens, run)
-            level_tokens = run_tokens[-1]
-            tokens.append(run_tokens.reshape(-1))
-            distributions.append(None if run_probs is None else run_probs.reshape(-1, run_probs.shape[-1]))
-        is_active = jnp.asarray(self.tree.depths) > 0
-        limit = getattr(self.draft, "max_length", None)
-        if limit is not None:  # a node was proposed by its parent's forward, whose position must lie below the limit
-            is_active &= row.root_position + self.tree.depths <= limit
-        kept = [probs for probs in distributions if probs is not None]
-        return Drafted(jnp.concatenate(tokens), is_active, jnp.concatenate(kept) if kept else None, block)
 
     def resolve(self, row: Row, drafted: Drafted, logits: jax.Array, key: jax.Array) -> Resolved:
         """What the target's `[N, V]` logits make of the drafted tree."""
@@ -187,7 +145,9 @@ class TreeDecoder:
         has_previous = state.row.num_tokens > 1
         slots = jnp.asarray(constants.slots)[path]
         slots = jnp.where(has_previous, jnp.append(jnp.zeros(1, jnp.int32), slots[:-1]), slots)
-        draft = self._commit_draft(state.contexts["draft"], drafted.block, slots, row, resolved.token)
+        draft = state.contexts["draft"]
+        missing = jnp.maximum(row.num_tokens - 2, 0) - draft.length
+        draft = cache.commit(self.draft, draft, drafted.block, missing, slots, resolved.token)
 
         is_live = ~state.row.is_finished
         zero = jnp.zeros((), jnp.int32)
@@ -207,55 +167,12 @@ class TreeDecoder:
         )
         return State(row, {"target": target, "draft": draft}), info
 
-    def _draft_level(
-        self,
-        params: Params,
-        state: State,
-        key: jax.Array,
-        block: Entries,
-        level_tokens: jax.Array,
-        level: Level,
-        catch_up: jax.Array | None = None,
-    ) -> tuple[Entries, jax.Array, jax.Array | None]:
-        """The block after one draft step, the next level's tokens, and the `[E, V]` distributions they come from.
-
-        Args:
-            params: The draft's parameters.
-            state: The state at the beginning of the round.
-            key: The round's key.
-            block: The draft's block.
-            level_tokens: Tokens of the nodes of this depth.
-            level: The step's constants.
-            catch_up: `[1]`, the token that goes in front of the root; None below it.
-        """
-        row, constants = state.row, constants_of(self.tree)
-        tokens = level_tokens[level.expanded]
-        positions = jnp.full(tokens.shape, row.root_position + level.depth, jnp.int32)
-        has_previous = row.num_tokens > 1
-        mask = jnp.asarray(level.mask) & (has_previous | jnp.asarray(constants.is_node_slot))[None]
-        slot = jnp.asarray(level.slot, jnp.int32)
-        if catch_up is not None:
-            tokens = jnp.concatenate([catch_up, tokens])
-            positions = jnp.concatenate([jnp.maximum(positions - 1, 0), positions])
-            mask = jnp.concatenate([jnp.asarray(constants.catch_up_mask), mask])
-            slot = slot - 1
-        output = self.draft.apply(params, tokens, positions, state.contexts["draft"], block, slot, mask)
-        num_expanded, num_children = level.children_shape.shape
-        logits = output.logits[-num_expanded:]
-        if self.kept_ids is None:
-            logits = logits[:, : self.target.vocab_size]  # padding rows are never proposed
-        propose = functools.partial(self._propose, row, key, count=num_children)
-        children, probs = jax.vmap(propose)(jnp.asarray(level.nodes), logits)
-        return output.block, children[level.parents, level.ranks], probs
-
-    def _commit_draft(self, context: Context, block: Entries, slots: jax.Array, row: Row, anchor: jax.Array) -> Context:
-        count = jnp.maximum(row.num_tokens - 2, 0) - context.length
-        return cache.commit(self.draft, context, block, count, slots, anchor)
-
     def _propose(
         self, row: Row, key: jax.Array, node: jax.Array, logits: jax.Array, count: int
     ) -> tuple[jax.Array, jax.Array | None]:
         """`[C]` children of a node from the draft's logits, and the distribution that they were drawn from."""
+        if self.kept_ids is None:
+            logits = logits[: self.target.vocab_size]  # padding rows are never proposed
         logits = sampling.draft_logits(row.options, logits, self.kept_ids)
         fixed = verify.TOP_K.propose(key, logits, count)
         if row.options.temperature is None:
@@ -341,29 +258,6 @@ def speculative(target: Model, draft: Model, length: int) -> TreeDecoder:
     if length < 1:
         raise ValueError(f"length={length}: a draft has at least 1 token; decode.autoregressive decodes without one.")
     return TreeDecoder(target, draft, trees.chain(length))
-
-
-def _draft_run(
-    step: Callable[..., tuple[Entries, jax.Array, jax.Array | None]],
-    block: Entries,
-    level_tokens: jax.Array,
-    run: tuple[Level, ...],
-) -> tuple[Entries, jax.Array, jax.Array | None]:
-    """The block after levels of one shape, their `[levels, nodes]` tokens and `[levels, E, V]` distributions.
-
-    Several are one scan, so that the compile time does not grow with a chain's length.
-    """
-    if len(run) == 1:
-        block, tokens, probs = step(block, level_tokens, run[0])
-        return block, tokens[None], None if probs is None else probs[None]
-
-    def body(carry: tuple[Entries, jax.Array], level: Level) -> tuple[tuple, tuple]:
-        block, tokens, probs = step(*carry, level)
-        return (block, tokens), (tokens, probs)
-
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *run)
-    (block, _), (tokens, probs) = jax.lax.scan(body, (block, level_tokens), stacked)
-    return block, tokens, probs
 
 
 def _node_key(key: jax.Array, node: jax.Array, purpose: int) -> jax.Array:

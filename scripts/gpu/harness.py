@@ -21,7 +21,7 @@ from jaxspec.networks import Transformer, TransformerConfig
 from jaxspec.tree import TokenTree
 
 DTYPE = "bfloat16"
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     f"{layers}-{activations}": {"scan_layers": layers == "scan", "columns": activations == "columns"}
     for layers in ("scan", "unrolled")
     for activations in ("columns", "rows")
@@ -74,13 +74,13 @@ class Rounds(NamedTuple):
     Attributes:
         round_ms: Milliseconds of one.
         tokens: Emitted a round.
-        count: How many rounds `tokens` is the mean of.
+        num_rounds: How many rounds `tokens` is the mean of.
         compile_s: Seconds of the first generation beyond those of the second.
     """
 
     round_ms: float
     tokens: float
-    count: int
+    num_rounds: int
     compile_s: float
 
 
@@ -200,7 +200,7 @@ class Bench:
         }
 
 
-def initialised(config: TransformerConfig, seed: int, **options: bool) -> Network:
+def initialised(config: TransformerConfig, seed: int, **options: Any) -> Network:
     """A network with random weights, drawn on the device."""
     model = Transformer(config, DTYPE, **options)
     return Network(model, jax.block_until_ready(model.init(jax.random.key(seed))))
