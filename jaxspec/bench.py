@@ -33,12 +33,12 @@ class Arm(NamedTuple):
     Attributes:
         generate: The output for a prompt, given with its index, which stands for its randomness.
         shape: Prompts of one shape run the same compiled programs.
-        read: Reads a prompt and nothing more; None where that can't be had.
+        first: The same generation ended behind its first round; None for a peer, which counts no rounds.
     """
 
     generate: Callable[[int, Sequence[int]], Output]
     shape: Callable[[Sequence[int]], tuple[int, ...]] = lambda prompt: ()
-    read: Callable[[Sequence[int]], Any] | None = None
+    first: Callable[[int, Sequence[int]], Any] | None = None
 
 
 def run(
@@ -132,34 +132,34 @@ def decoder_arm(
 ) -> Arm:
     """A method as an arm; arguments as for `run`."""
 
-    def request(prompt: Sequence[int]) -> batch.Request:
-        return batch.request(
-            decoder, params, [prompt], key, max_new_tokens, sampling, stop_ids, draft_temperature, False
-        )
-
-    def generate(index: int, prompt: Sequence[int]) -> Output:
-        generation = decode.generate(
+    def generate(index: int, prompt: Sequence[int], limit: int, capacity: int | None = None) -> decode.Generation:
+        return decode.generate(
             decoder,
             params,
             [prompt],
             key=jax.random.fold_in(key, index),
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=limit,
             sampling=sampling,
             stop_ids=stop_ids,
             draft_temperature=draft_temperature,
             logprobs=False,
+            first_capacity=capacity,
         )
+
+    def whole(index: int, prompt: Sequence[int]) -> Output:
+        generation = generate(index, prompt, max_new_tokens)
         return Output(generation.tokens[0, : generation.lengths[0]], generation.stats)
 
     def shape(prompt: Sequence[int]) -> tuple[int, int]:
-        asked = request(prompt)
-        first = asked.first_capacity(decoder, loop.PREFILL_CHUNK, None)
-        return first, asked.last_capacity(decoder)
+        asked = batch.request(
+            decoder, params, [prompt], key, max_new_tokens, sampling, stop_ids, draft_temperature, False
+        )
+        return asked.first_capacity(decoder, loop.PREFILL_CHUNK, None), asked.last_capacity(decoder)
 
-    def read(prompt: Sequence[int]) -> Any:
-        return loop._begin(decoder, params, request(prompt), loop.PREFILL_CHUNK, None)
+    def first(index: int, prompt: Sequence[int]) -> decode.Generation:
+        return generate(index, prompt, 1, shape(prompt)[0])  # the capacity of the whole: the same programs
 
-    return Arm(generate, shape, read)
+    return Arm(whole, shape, first)
 
 
 def round_steps(
@@ -247,9 +247,9 @@ def _sample(arm: Arm, index: int, prompt: Sequence[int]) -> Sample:
     start = time.perf_counter()
     output = arm.generate(index, prompt)
     middle = time.perf_counter()
-    if arm.read is None:
+    if arm.first is None:
         return Sample(output, middle - start)
-    jax.block_until_ready(arm.read(prompt))
+    arm.first(index, prompt)
     return Sample(output, middle - start, time.perf_counter() - middle)
 
 

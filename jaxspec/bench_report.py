@@ -4,7 +4,7 @@ import importlib.util
 import math
 import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,12 +39,12 @@ class Sample(NamedTuple):
     Attributes:
         output: What came out.
         seconds: Of all of it, the reading of the prompt included.
-        read_seconds: Of reading the same prompt alone, measured behind it; NaN where that can't be had.
+        first_seconds: Of the same up to its first round, measured on its own behind it; NaN for a peer.
     """
 
     output: Output
     seconds: float
-    read_seconds: float = float("nan")
+    first_seconds: float = float("nan")
 
     @property
     def seconds_per_token(self) -> float:
@@ -82,8 +82,8 @@ class Measures(NamedTuple):
         rollback_all: Share of all draft tokens that were not committed.
         draft_ms: Milliseconds of a round's draft forwards, measured alone.
         verify_ms: Milliseconds of its target forward, measured alone.
-        overhead_ms: What is left of a round's milliseconds, prompts not counted; below 0 within the noise.
-        read_ms: Milliseconds of reading a prompt, the median.
+        overhead_ms: What is left of a round's milliseconds (see `round_ms`); it may fall below 0 within the noise.
+        first_ms: Milliseconds until a prompt is read and the first round done, the median.
         tokens: Emitted tokens of all generations.
         seconds: Of all generations.
     """
@@ -100,7 +100,7 @@ class Measures(NamedTuple):
     draft_ms: float
     verify_ms: float
     overhead_ms: float
-    read_ms: float
+    first_ms: float
     tokens: int
     seconds: float
 
@@ -162,8 +162,8 @@ class Report:
             rollback_all=float(stats.rollback_all) if stats else nothing,
             draft_ms=steps.draft_ms,
             verify_ms=steps.verify_ms,
-            overhead_ms=statistics.median(map(round_ms, samples)) - steps.draft_ms - steps.verify_ms,
-            read_ms=statistics.median(sample.read_seconds for sample in samples) * 1000,
+            overhead_ms=_median(map(round_ms, samples)) - steps.draft_ms - steps.verify_ms,
+            first_ms=statistics.median(sample.first_seconds for sample in samples) * 1000,
             tokens=tokens,
             seconds=seconds,
         )
@@ -186,10 +186,9 @@ def spread(values: np.ndarray) -> Spread:
 
 
 def round_ms(sample: Sample) -> float:
-    """Milliseconds of a round, the reading of the prompt taken off; NaN for a peer."""
-    if sample.output.stats is None:
-        return float("nan")
-    return (sample.seconds - sample.read_seconds) / int(sample.output.stats.total().rounds) * 1000
+    """Milliseconds of a round, from the rounds behind the first; NaN where there are none, and for a peer."""
+    rounds = 1 if sample.output.stats is None else int(sample.output.stats.total().rounds)
+    return (sample.seconds - sample.first_seconds) / (rounds - 1) * 1000 if rounds > 1 else float("nan")
 
 
 def entries(report: Report, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -302,13 +301,18 @@ _ROWS: dict[str, Callable[[Measures], str]] = {
     "draft, ms a round": _number("draft_ms", 1),
     "verify, ms a round": _number("verify_ms", 1),
     "overhead, ms a round": _number("overhead_ms", 1),
-    "prompt, ms": _number("read_ms", 0),
+    "first round at, ms": _number("first_ms", 0),
     "tokens": _number("tokens", 0),
 }
 
 
 def _seconds_per_token(rows: Sequence[Sequence[Sample]]) -> np.ndarray:
     return np.array([[sample.seconds_per_token for sample in repeats] for repeats in rows])
+
+
+def _median(values: Iterable[float]) -> float:
+    """The median of those that are numbers; NaN where none is."""
+    return statistics.median([value for value in values if not math.isnan(value)] or [float("nan")])
 
 
 def _total(stats: Sequence[Stats | None]) -> Stats | None:

@@ -60,8 +60,8 @@ class Choice(NamedTuple):
 def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile | None) -> Choice:
     """The method with its tree: as asked for, or as `--profile` or else the pair's own profile plans it."""
     source = args.profile
-    if profile is None and args.draft_layers is None and pair.profile is not None:  # it is of the pair's own draft
-        profile, source = pair.profile, f"the profile of {pair.name}"
+    if profile is None:
+        profile, source = pair.profile_at(args.temperature), f"the profile of {pair.name}"
     if method == "autoregressive":
         return Choice(method, tree.chain(0))
     if method == "speculative":

@@ -4,7 +4,8 @@ A pair's folder holds `pair.json`, a JSON object:
 
     "target"        a path in the folder or elsewhere, a hub id, or a name of `fetching.SOURCES`
     "draft"         the same, or {"early_exit": layers}; a folder of weights without a tokenizer has the target's
-    "profile"       optional: path of a `Profile` in the folder
+    "kept_ids"      optional: path of a `.npy` file in the folder, the tokens that the draft's vocabulary is reduced to
+    "profiles"      optional: paths of `Profile`s in the folder, measured at different temperatures
     "description"   optional: one line
 """
 
@@ -16,11 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec import networks
 from jaxspec.base import Model, Params
 from jaxspec.fetching import DEFAULT, Unavailable, fetch, locate
-from jaxspec.networks import Transformer, Trimmed, early_exit, early_exit_params
+from jaxspec.networks import Transformer, Trimmed, early_exit, early_exit_params, reduce_vocabulary
 from jaxspec.profiles import Profile
 
 __all__ = ["DEFAULT", "Pair", "Trimmed", "Unavailable", "early_exit", "early_exit_params", "fetch", "load", "pair"]
@@ -44,7 +46,7 @@ class Pair:
         draft: The model that proposes. Both have the tokenizer's vocabulary: rows that pad an embedding are cut off.
         params: Parameters by model name, `{"target": …, "draft": …}`.
         tokenizer: A transformers tokenizer.
-        profile: What was measured of the pair; None where nothing was.
+        profiles: What was measured of the pair, at different temperatures; empty where nothing was.
         stop_ids: Token ids that end a text.
         sources: Where target and draft came from.
         description: One line on the pair.
@@ -55,10 +57,19 @@ class Pair:
     draft: Model
     params: dict[str, Params] = dataclasses.field(repr=False)
     tokenizer: Any = dataclasses.field(repr=False)
-    profile: Profile | None = dataclasses.field(default=None, repr=False)
+    profiles: tuple[Profile, ...] = dataclasses.field(default=(), repr=False)
     stop_ids: tuple[int, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     description: str = ""
+
+    @property
+    def profile(self) -> Profile | None:
+        """The first of the profiles; None where nothing was measured."""
+        return self.profiles[0] if self.profiles else None
+
+    def profile_at(self, temperature: float) -> Profile | None:
+        """The profile whose temperature is nearest; None where nothing was measured."""
+        return min(self.profiles, key=lambda profile: abs(profile.temperature - temperature), default=None)
 
     def encode(self, prompt: str | Sequence[Mapping[str, str]], *, raw: bool = False) -> list[int]:
         """Token ids of a prompt.
@@ -106,7 +117,10 @@ def load(
         Unavailable: The target has to be fetched, and can't be.
     """
     name, folder = str(name_or_folder), Path(name_or_folder).expanduser()
-    if name in PAIRS:
+    shipped = _shipped(name)
+    if shipped is not None:
+        folder, entries = shipped, _read_pair_file(shipped / _PAIR_FILE)
+    elif name in PAIRS:
         folder, entries = None, PAIRS[name]
     elif (folder / _PAIR_FILE).is_file():
         name, entries = folder.resolve().name, _read_pair_file(folder / _PAIR_FILE)
@@ -121,8 +135,16 @@ def load(
         draft = target.exit(wanted["early_exit"])
     else:
         draft = _read(*locate(wanted, folder), dtype, options, target.tokenizer)
-    profile = Profile.load(folder / entries["profile"]) if folder and entries.get("profile") else None
-    return _pair(name, target, draft, profile, entries.get("description", ""))
+    profiles: tuple[Profile, ...] = ()
+    if folder is not None and draft_layers is None:  # what was measured is of the pair's own draft
+        profiles = tuple(Profile.load(folder / file) for file in entries.get("profiles", ()))
+    read = _pair(name, target, draft, profiles, entries.get("description", ""))
+    if folder is None or draft_layers is not None or "kept_ids" not in entries:
+        return read
+    reduced, params = reduce_vocabulary(
+        read.draft, read.params["draft"], np.load(folder / entries["kept_ids"]).tolist()
+    )
+    return dataclasses.replace(read, draft=reduced, params={**read.params, "draft": params})
 
 
 def pair(
@@ -173,7 +195,9 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for name in names)
 
 
-def _pair(name: str, target: _Loaded, draft: _Loaded, profile: Profile | None = None, description: str = "") -> Pair:
+def _pair(
+    name: str, target: _Loaded, draft: _Loaded, profiles: tuple[Profile, ...] = (), description: str = ""
+) -> Pair:
     """The pair, checked and trimmed to the vocabulary that both have."""
     vocab = _common_vocab(target, draft)
     size = max(vocab.values()) + 1
@@ -183,7 +207,7 @@ def _pair(name: str, target: _Loaded, draft: _Loaded, profile: Profile | None = 
         draft=_trim("draft", draft, size),
         params={"target": target.params, "draft": draft.params},
         tokenizer=target.tokenizer,
-        profile=profile,
+        profiles=profiles,
         stop_ids=tuple(token for token in _stop_ids(target.tokenizer) if 0 <= token < size),
         sources={"target": target.source, "draft": draft.source},
         description=description or f"target: {target.source}; draft: {draft.source}",
@@ -236,6 +260,13 @@ def _stop_ids(tokenizer: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(token for token in listed if token is not None))
 
 
+def _shipped(name: str) -> Path | None:
+    """The folder of a trained pair that comes with jaxspec, in an installed package or in a checkout."""
+    package = Path(__file__).parent
+    folders = [models / name for models in (package / "models", package.parent / "models")]
+    return next((folder for folder in folders if name in PAIRS and (folder / _PAIR_FILE).is_file()), None)
+
+
 def _read_pair_file(file: Path) -> dict[str, Any]:
     """The entries of a `pair.json`.
 
@@ -248,11 +279,20 @@ def _read_pair_file(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not JSON: {error}") from error
     if not isinstance(entries, dict) or not {"target", "draft"} <= entries.keys():
         raise ValueError(f"{file} must be a JSON object with the keys target and draft.")
-    if unknown := entries.keys() - {"target", "draft", "profile", "description"}:
-        raise ValueError(f"{file} has unknown keys {sorted(unknown)}; known: target, draft, profile, description.")
+    known = {"target", "draft", "kept_ids", "profiles", "description"}
+    if unknown := entries.keys() - known:
+        raise ValueError(f"{file} has unknown keys {sorted(unknown)}; known: {', '.join(sorted(known))}.")
     for key, value in entries.items():
-        is_exit = key == "draft" and isinstance(value, dict) and [*value] == ["early_exit"]
-        if not (isinstance(value, str) or (is_exit and isinstance(value["early_exit"], int))):
-            kinds = 'a string or {"early_exit": layers}' if key == "draft" else "a string"
-            raise ValueError(f"{file}: {key} is {value!r}, but {kinds} is needed.")
+        is_exit = key == "draft" and value == {"early_exit": _exit_layers(value)}
+        is_list = key == "profiles" and isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        is_text = key != "profiles" and isinstance(value, str)
+        if not (is_text or is_list or is_exit):
+            kinds = {"draft": 'a string or {"early_exit": layers}', "profiles": "a list of strings"}
+            raise ValueError(f"{file}: {key} is {value!r}, but {kinds.get(key, 'a string')} is needed.")
     return entries
+
+
+def _exit_layers(draft: Any) -> int | None:
+    """The number in `{"early_exit": number}`; None for anything else."""
+    layers = draft.get("early_exit") if isinstance(draft, dict) else None
+    return layers if isinstance(layers, int) else None

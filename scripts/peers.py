@@ -147,11 +147,8 @@ def llama_peers(pair: pairs.Pair, args: argparse.Namespace, folder: Path) -> Ite
     from llama_cpp import GGML_TYPE_F32, Llama  # pyright: ignore[reportMissingImports]
 
     for name, path in (("as quantised", file), ("float32", wide)):
-        settings = {
-            "n_ctx": args.prompt_tokens + args.max_new_tokens,
-            "n_threads": args.threads,
-            "n_threads_batch": args.threads,
-        }
+        settings = {"n_ctx": args.prompt_tokens + args.max_new_tokens}
+        settings |= {"n_threads": args.threads, "n_threads_batch": args.threads}
         if path is wide:
             settings |= {"type_k": GGML_TYPE_F32, "type_v": GGML_TYPE_F32}
         model = Llama(str(path), verbose=False, seed=args.seed, **settings)

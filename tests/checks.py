@@ -125,7 +125,7 @@ def steps(decoder: Decoder, params: dict[str, Params], prompts, count: int = 20,
         **options,
     }
     request = batch.request(decoder, params, prompts, max_new_tokens=count, **arguments)
-    state = loop._begin(decoder, params, request, loop.PREFILL_CHUNK, None)
+    state = loop.begin(decoder, params, request, loop.PREFILL_CHUNK, None)
     reports: list[tuple[State, Info]] = []
     while not np.asarray(state.row.is_finished).all():
         state = state if change is None else change(state)

@@ -16,6 +16,7 @@ from toys import pair
 
 from jaxspec import bench, bench_report, cli, decode, measure, pairs, plan, tree
 from jaxspec.bench_report import BASELINE, Output, Report, Sample, Spread, Steps
+from jaxspec.decode import loop
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
@@ -42,10 +43,10 @@ MEASURES = {
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="the extra plot")
 
 
-def samples(rows, num_tokens=10, stats=None, read=0.5):
+def samples(rows, num_tokens=10, stats=None, first=0.5):
     """Samples of these seconds by prompt and repeat."""
     output = Output(np.arange(num_tokens), stats)
-    return [[Sample(output, seconds, read) for seconds in repeats] for repeats in rows]
+    return [[Sample(output, seconds, first) for seconds in repeats] for repeats in rows]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_arms_take_turns_and_their_warm_up_is_not_counted():
     assert [[index for _, index in turn] for turn in turns] == [[0, 0], [1, 1], [2, 2]] * 2
     assert ["".join(name for name, _ in turn) for turn in turns] == ["ab", "ba", "ab", "ba", "ab", "ba"]
     assert [[len(repeats) for repeats in rows] for rows in done.values()] == [[2, 2, 2]] * 2
-    assert all(np.isnan(sample.read_seconds) for rows in done.values() for repeats in rows for sample in repeats)
+    assert all(np.isnan(sample.first_seconds) for rows in done.values() for repeats in rows for sample in repeats)
     assert told[0] == ("warm-up", 0, 4)
     assert told[-1] == ("bench", 6, 6)
 
@@ -109,7 +110,7 @@ def test_measures_of_made_up_times(generation):
     timed = {
         BASELINE: samples([[2.0], [2.0], [2.0]], stats=generation.stats),
         "fast": samples([[1.0], [2.0], [0.5]], stats=generation.stats),
-        "peer": samples([[4.0], [4.0], [8.0]], read=float("nan")),
+        "peer": samples([[4.0], [4.0], [8.0]], first=float("nan")),
     }
     report = Report(timed, ["qa", "qa", "code"], {BASELINE: Steps(0.0, 500.0), "fast": Steps(100.0, 50.0)})
     measures = report.measures()
@@ -118,9 +119,9 @@ def test_measures_of_made_up_times(generation):
     assert measures[BASELINE].speedup_spread == (1.0, 1.0)
     assert (fast.speedup, fast.speedup_spread) == (2.0, (1.5, 3.0))
     assert fast.tokens_per_second == pytest.approx(30 / 3.5)
-    assert (fast.tokens, fast.seconds, fast.read_ms) == (30, 3.5, 500.0)
+    assert (fast.tokens, fast.seconds, fast.first_ms) == (30, 3.5, 500.0)
     assert (fast.tokens_per_round, fast.accepted_per_round, fast.acceptance) == (3.0, 2.0, (1.0,))
-    assert fast.overhead_ms == pytest.approx(250.0 - 150.0)  # a second, half of it the prompt, is two rounds
+    assert fast.overhead_ms == pytest.approx(500.0 - 150.0)  # two rounds in a second, of which half up to the first
     assert measures["peer"].speedup == 0.5
     assert np.isnan(measures["peer"].tokens_per_round)
     by_category = report.by_category()
@@ -128,6 +129,26 @@ def test_measures_of_made_up_times(generation):
     assert [by_category[name]["fast"].speedup for name in by_category] == [1.5, 4.0]
     assert report.ratio("fast", "peer").median == 4.0
     assert report.same_texts("fast") == 3
+
+
+def test_nothing_is_compiled_while_it_is_timed():
+    target, draft, params = pair("table")
+    arm = bench.decoder_arm(decode.speculative(target, draft, 2), params, jax.random.key(0), 40)
+    short, long = [1, 2], [3] * 60
+    assert arm.shape(short) == arm.shape([5] * 9) != arm.shape(long)
+
+    def compiled():
+        return loop._start._cache_size(), loop._rounds._cache_size()
+
+    begun = compiled()
+    arm.generate(0, short)
+    warm = compiled()
+    assert warm == (begun[0] + 1, begun[1] + 1)
+    arm.first(0, short)
+    arm.generate(1, [5] * 9)
+    assert compiled() == warm
+    arm.generate(2, long)
+    assert compiled() != warm
 
 
 def test_unequal_counts_are_an_error():

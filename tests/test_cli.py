@@ -256,7 +256,7 @@ def test_the_method_that_is_taken(run, folder, calls, options, method, parents, 
 
 
 def test_a_pairs_own_profile_plans_unless_it_is_of_another_draft(run, folder, tmp_path, calls):
-    entries = {"target": str(folder / "target"), "draft": {"early_exit": 1}, "profile": "profile.json"}
+    entries = {"target": str(folder / "target"), "draft": {"early_exit": 1}, "profiles": ["profile.json"]}
     (tmp_path / "pair.json").write_text(json.dumps(entries))
     PROFILE.save(tmp_path / "profile.json")
     words = ["generate", "hello", "--json", "--pair", tmp_path, "--temperature", 1]

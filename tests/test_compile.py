@@ -48,7 +48,7 @@ def cache_sizes() -> list[int]:
 def arguments(decoder, params, sampling=loop.GREEDY, with_logprobs=False, count=8, first_capacity=64):
     """What `_rounds` takes before the first round."""
     request = batch.request(decoder, params, [[1, 2]], checks.KEY, count, sampling, (), None, with_logprobs)
-    state = loop._begin(decoder, params, request, 64, first_capacity)
+    state = loop.begin(decoder, params, request, 64, first_capacity)
     counts = jax.tree.map(lambda leaf: leaf[None], stats.zeros(decoder))
     return decoder, params, state, counts
 

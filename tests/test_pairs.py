@@ -193,7 +193,7 @@ def test_a_folder_is_a_pair(tmp_path, monkeypatch):
     (folder / "target" / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 0, 99]}))
     profile = Profile(acceptance=[0.5], verify_ms={1: 2.0}, draft_ms={1: 1.0})
     profile.save(folder / "profile.json")
-    entries = {"target": "target", "draft": "draft", "profile": "profile.json", "description": "two toys"}
+    entries = {"target": "target", "draft": "draft", "profiles": ["profile.json"], "description": "two toys"}
     (folder / "pair.json").write_text(json.dumps(entries))
     loaded = pairs.load(folder)
     assert (loaded.name, loaded.description, loaded.profile) == ("tiny", "two toys", profile)
@@ -201,7 +201,15 @@ def test_a_folder_is_a_pair(tmp_path, monkeypatch):
     assert loaded.draft.config.num_layers == 1
     assert loaded.stop_ids == (0, 3)  # 99 is no token
     jax.tree.map(np.testing.assert_array_equal, loaded.params["target"], params)
-    assert pairs.load(str(folder), draft_layers=1).sources["draft"].startswith("the first 1 layers of")
+    shallow = pairs.load(str(folder), draft_layers=1)
+    assert shallow.sources["draft"].startswith("the first 1 layers of")
+    assert shallow.profile is None  # it was measured of another draft
+    assert loaded.profile_at(0.7) == profile
+    np.save(folder / "kept.npy", np.array([5, 0, 3]))
+    (folder / "pair.json").write_text(json.dumps({**entries, "kept_ids": "kept.npy"}))
+    reduced = pairs.load(folder)
+    assert reduced.draft.kept_ids == (0, 3, 5)
+    assert reduced.params["draft"]["lm_head"]["weight"].shape[0] == 3
     assert pairs.load(folder, dtype=jnp.bfloat16).target.dtype == "bfloat16"
     assert "Array" not in repr(loaded)
     monkeypatch.chdir(folder)

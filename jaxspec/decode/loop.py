@@ -94,7 +94,7 @@ def generate(
     request = batch.request(
         decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
     )
-    state = _begin(decoder, params, request, prefill_chunk, first_capacity)
+    state = begin(decoder, params, request, prefill_chunk, first_capacity)
     counts = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], request.size, axis=0), stats.zeros(decoder))
     while True:
         state, counts = _rounds(decoder, params, state, counts)
@@ -128,7 +128,7 @@ def stream(
 def _chunks(
     decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
 ) -> Iterator[Chunk]:
-    state = _begin(decoder, params, request, prefill_chunk, first_capacity)
+    state = begin(decoder, params, request, prefill_chunk, first_capacity)
     while not np.asarray(state.row.is_finished).all():
         if not _fits(decoder, state.row):
             state = _grow(decoder, state, 2 * state.row.tokens.shape[1])
@@ -139,7 +139,7 @@ def _chunks(
         yield chunk
 
 
-def _begin(
+def begin(
     decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
 ) -> State:
     if prefill_chunk < 1:
