@@ -2,13 +2,18 @@
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jaxspec import fetching, tree
+from jaxspec import fetching, prompts, reports, tree
 from jaxspec.methods import DEFAULT_ACCEPTANCE, DEFAULT_LENGTH, DEFAULT_SIZE, METHODS, Optimal
 from jaxspec.tree import TokenTree
+
+if TYPE_CHECKING:
+    from jaxspec.pairs import Pair
 
 LARGEST_TREE = 4096
 
@@ -90,6 +95,65 @@ def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None) -> Non
         metavar="N",
         help=f"how many of its prompts, from the first on (default {num_prompts or 'all'})",
     )
+
+
+def add_prompt_tokens(parser: argparse.ArgumentParser) -> None:
+    about = "tokens to which a prompt's text is cut, the chat template included (default %(default)s)"
+    parser.add_argument("--prompt-tokens", type=integer(1), default=128, metavar="N", help=about)
+
+
+def add_methods(parser: argparse.ArgumentParser) -> None:
+    """Several methods, speculative and sequoia where none is named, and their shapes."""
+    group = parser.add_argument_group("method")
+    methods = group.add_mutually_exclusive_group()
+    about = f"methods to compare, of {', '.join(METHODS)} (default speculative,sequoia)"
+    default = ("speculative", "sequoia")
+    methods.add_argument("--methods", type=method_list, default=default, metavar="A,B", help=about)
+    methods.add_argument("--method", type=method_list, dest="methods", metavar="M", help="one method to compare")
+    add_shape(group)
+
+
+def writable(option: str, path: str) -> Path:
+    """The path of a result's file, checked before the work that gives it."""
+    out = Path(path)
+    if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir() or not out.parent.is_dir():
+        raise ValueError(f"{option} {out} can't be written: a file in a folder that can be written is needed")
+    return out
+
+
+def read_prompts(args: argparse.Namespace) -> list[prompts.Prompt]:
+    """The prompts that the options name."""
+    chosen = prompts.read(args.prompts, args.num_prompts)
+    if args.num_prompts is not None and len(chosen) < args.num_prompts:
+        reports.remark(f"{args.prompts} has {len(chosen)} prompts, not {args.num_prompts}: all are taken")
+    return chosen
+
+
+def load_pair(args: argparse.Namespace) -> "Pair":
+    """The pair that the options name."""
+    if (args.target is None) != (args.draft is None):
+        raise ValueError("--target and --draft go together: give both, or a pair by --pair")
+    if args.target is not None and (args.pair is not None or args.draft_layers is not None):
+        raise ValueError(
+            "--target and --draft name the models, so that --pair and --draft-layers can't: leave them out"
+        )
+
+    from jaxspec import pairs
+
+    if args.target is not None:
+        return pairs.pair(args.target, args.draft, dtype=args.dtype)
+    return pairs.load(args.pair or fetching.DEFAULT, dtype=args.dtype, draft_layers=args.draft_layers)
+
+
+def common_config(args: argparse.Namespace, pair: "Pair") -> dict[str, Any]:
+    """Every setting that all methods share, resolved."""
+    names = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "dtype")
+    return {
+        "pair": pair.name,
+        "sources": dict(pair.sources),
+        "draft_temperature": args.temperature if args.draft_temperature is None else args.draft_temperature,
+        "stop_ids": list(pair.stop_ids),
+    } | {name: getattr(args, name) for name in names}
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -12,16 +12,28 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxspec import fetching, plan, prompts, reports
-from jaxspec.arguments import add_models, add_prompts, add_sampling, add_shape, integer, method_list, with_trees
+from jaxspec.arguments import (
+    add_methods,
+    add_models,
+    add_prompt_tokens,
+    add_prompts,
+    add_sampling,
+    add_shape,
+    common_config,
+    integer,
+    load_pair,
+    read_prompts,
+    with_trees,
+    writable,
+)
 from jaxspec.methods import METHODS, choose, planning_profile
 from jaxspec.profiles import Profile
 
 if TYPE_CHECKING:
-    from jaxspec.pairs import Pair
+    pass
 
 DEBUG_VARIABLE = "JAXSPEC_DEBUG"
 FORKED, FAILED, INTERRUPTED = 1, 2, 130
@@ -117,7 +129,7 @@ def _generate(args: argparse.Namespace) -> int:
     method = args.method or ("sequoia" if args.tree else "speculative" if args.length else "auto")
     profile = planning_profile(args, (method,))
     prompt = sys.stdin.read().removesuffix("\n") if args.prompt == "-" else args.prompt
-    pair = _load(args)
+    pair = load_pair(args)
     prompt_ids = pair.encode(prompt, raw=args.raw)
     choice = choose(method, args, pair, profile)
 
@@ -145,7 +157,7 @@ def _generate(args: argparse.Namespace) -> int:
             "text": pair.decode(token_ids),
             "token_ids": token_ids,
             "finish_reason": generation.finish_reason[0],
-            "config": _config(args, pair) | choice.config() | {"raw": args.raw},
+            "config": common_config(args, pair) | choice.config() | {"raw": args.raw},
             "stats": generation.stats.summary() | {"seconds": seconds},
         }
     )
@@ -162,7 +174,7 @@ def _add_measure(commands: Any) -> None:
         "example: jaxspec measure --prompts gsm8k.jsonl --num-prompts 50 --out profile.json",
     )
     add_prompts(parser, 200)
-    _add_prompt_tokens(parser)
+    add_prompt_tokens(parser)
     count = integer(1)
     parser.add_argument("--width", type=count, default=8, metavar="N", help="children of a node (default %(default)s)")
     parser.add_argument("--depth", type=count, default=5, metavar="N", help="depths measured (default %(default)s)")
@@ -176,9 +188,9 @@ def _measure(args: argparse.Namespace) -> int:
         if getattr(args, name) != neutral:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(f"{option} can't be measured: acceptance is measured by temperature alone; leave it out")
-    out = _writable("--out", args.out)
-    chosen = _read_prompts(args)
-    pair = _load(args)
+    out = writable("--out", args.out)
+    chosen = read_prompts(args)
+    pair = load_pair(args)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
 
     import jax
@@ -271,7 +283,7 @@ def _add_bench(commands: Any) -> None:
         "example: jaxspec bench --prompts spec_bench.jsonl --per-category 10 --methods speculative,sequoia",
     )
     add_prompts(parser, None)
-    _add_prompt_tokens(parser)
+    add_prompt_tokens(parser)
     for option, default, about in (
         ("--per-category", None, "in place of --num-prompts: how many prompts of each category, from the first on"),
         ("--repeats", 1, "how often each prompt is timed (default %(default)s)"),
@@ -282,24 +294,24 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("--plot", metavar="FILE.png", help="draw the speedups by category there (the extra `plot`)")
     add_models(parser)
     add_sampling(parser, 128)
-    _add_methods(parser)
+    add_methods(parser)
 
 
 def _bench(args: argparse.Namespace) -> int:
     from jaxspec import bench, bench_report, decode
 
     if args.plot is not None:
-        bench_report.check_plot(_writable("--plot", args.plot))
+        bench_report.check_plot(writable("--plot", args.plot))
     if args.num_prompts and args.per_category:
         raise ValueError("--num-prompts and --per-category both say which prompts are taken: leave one of them out")
     methods = tuple(dict.fromkeys((bench.BASELINE, *args.methods)))
     if len(methods) > len(args.methods):
         reports.remark(f"{bench.BASELINE} is timed too: speedups are over it")
     profile = planning_profile(args, methods)
-    chosen = _read_prompts(args)
+    chosen = read_prompts(args)
     if args.per_category:
         chosen = [chosen[place] for place in bench.first_of_each([one.task for one in chosen], args.per_category)]
-    pair = _load(args)
+    pair = load_pair(args)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
     choices = {method: choose(method, args, pair, profile) for method in methods}
     stop_ids = pair.stop_ids if args.stop else ()
@@ -322,7 +334,7 @@ def _bench(args: argparse.Namespace) -> int:
         )
     asked = {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "repeats")}
     lengths = {"longest_prompt": max(map(len, encoded)), "categories": Counter(report.categories)}
-    config = _config(args, pair) | asked | lengths | {"stop_ids": list(stop_ids), "protocol": bench.__doc__}
+    config = common_config(args, pair) | asked | lengths | {"stop_ids": list(stop_ids), "protocol": bench.__doc__}
     if args.plot is not None:
         bench_report.plot(report, args.plot, bench_report.heading(config))
     if args.json:
@@ -348,15 +360,15 @@ def _add_check(commands: Any) -> None:
     add_prompts(parser, None)
     add_models(parser)
     add_sampling(parser, 64)
-    _add_methods(parser)
+    add_methods(parser)
 
 
 def _check(args: argparse.Namespace) -> int:
     if args.temperature or args.draft_temperature:
         raise ValueError("check compares greedy texts, so that both temperatures are 0: leave them out")
     profile = planning_profile(args, args.methods)
-    chosen = _read_prompts(args)
-    pair = _load(args)
+    chosen = read_prompts(args)
+    pair = load_pair(args)
     encoded = [pair.encode(prompt.content) for prompt in chosen]
     choices = {method: choose(method, args, pair, profile) for method in args.methods}
 
@@ -382,66 +394,8 @@ def _check(args: argparse.Namespace) -> int:
     }
     names = [prompt.id for prompt in chosen]
     if args.json:
-        config = _config(args, pair) | {"methods": {method: one.config() for method, one in choices.items()}}
+        config = common_config(args, pair) | {"methods": {method: one.config() for method, one in choices.items()}}
         reports.print_json(reports.parity_entries(results, names) | {"config": config})
     else:
         reports.print_parity(results, names, lambda tokens: pair.tokenizer.decode(tokens))
     return FORKED if any(result.forks for result in results.values()) else 0
-
-
-def _add_prompt_tokens(parser: argparse.ArgumentParser) -> None:
-    about = "tokens to which a prompt's text is cut, the chat template included (default %(default)s)"
-    parser.add_argument("--prompt-tokens", type=integer(1), default=128, metavar="N", help=about)
-
-
-def _add_methods(parser: argparse.ArgumentParser) -> None:
-    """Several methods, speculative and sequoia where none is named, and their shapes."""
-    group = parser.add_argument_group("method")
-    methods = group.add_mutually_exclusive_group()
-    about = f"methods to compare, of {', '.join(METHODS)} (default speculative,sequoia)"
-    default = ("speculative", "sequoia")
-    methods.add_argument("--methods", type=method_list, default=default, metavar="A,B", help=about)
-    methods.add_argument("--method", type=method_list, dest="methods", metavar="M", help="one method to compare")
-    add_shape(group)
-
-
-def _writable(option: str, path: str) -> Path:
-    """The path of a result's file, checked before the work that gives it."""
-    out = Path(path)
-    if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir() or not out.parent.is_dir():
-        raise ValueError(f"{option} {out} can't be written: a file in a folder that can be written is needed")
-    return out
-
-
-def _read_prompts(args: argparse.Namespace) -> list[prompts.Prompt]:
-    chosen = prompts.read(args.prompts, args.num_prompts)
-    if args.num_prompts is not None and len(chosen) < args.num_prompts:
-        reports.remark(f"{args.prompts} has {len(chosen)} prompts, not {args.num_prompts}: all are taken")
-    return chosen
-
-
-def _load(args: argparse.Namespace) -> "Pair":
-    """The pair that the options name."""
-    if (args.target is None) != (args.draft is None):
-        raise ValueError("--target and --draft go together: give both, or a pair by --pair")
-    if args.target is not None and (args.pair is not None or args.draft_layers is not None):
-        raise ValueError(
-            "--target and --draft name the models, so that --pair and --draft-layers can't: leave them out"
-        )
-
-    from jaxspec import pairs
-
-    if args.target is not None:
-        return pairs.pair(args.target, args.draft, dtype=args.dtype)
-    return pairs.load(args.pair or fetching.DEFAULT, dtype=args.dtype, draft_layers=args.draft_layers)
-
-
-def _config(args: argparse.Namespace, pair: "Pair") -> dict[str, Any]:
-    """Every setting that all methods share, resolved."""
-    names = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "dtype")
-    return {
-        "pair": pair.name,
-        "sources": dict(pair.sources),
-        "draft_temperature": args.temperature if args.draft_temperature is None else args.draft_temperature,
-        "stop_ids": list(pair.stop_ids),
-    } | {name: getattr(args, name) for name in names}

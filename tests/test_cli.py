@@ -496,7 +496,7 @@ def test_an_unknown_pair_and_a_pair_that_is_not_to_be_had(run, monkeypatch):
     def unavailable(*_, **__):
         raise fetching.Unavailable("no network.\nWays out: …")
 
-    monkeypatch.setattr(cli, "_load", unavailable)
+    monkeypatch.setattr(cli, "load_pair", unavailable)
     status, _, err = run("generate", "hello")
     assert (status, err) == (cli.FAILED, "jaxspec: error: no network. Ways out: …\n")
 
@@ -511,7 +511,7 @@ def test_an_interrupt_has_its_status(run, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_load", interrupt)
+    monkeypatch.setattr(cli, "load_pair", interrupt)
     status, out, err = run("generate", "hello")
     assert (status, out) == (130, "")
     assert "Traceback" not in err

@@ -4,6 +4,7 @@ Compilations are counted in two ways: the cache sizes of the loop's jitted funct
 backend compilation, which also sees the small programs of host code.
 """
 
+import dataclasses
 import functools
 import gc
 import math
@@ -38,7 +39,8 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 def decoder_of(shape: str = "binary") -> TreeDecoder:
     """A decoder made anew, with models and tree of its own."""
     target, draft, _ = pair("ctx")
-    return TreeDecoder(type(target)(11), type(draft)(11, noise=0.3), tree.TokenTree(TREES[shape].parents))
+    target, draft = dataclasses.replace(target), dataclasses.replace(draft)
+    return TreeDecoder(target, draft, tree.TokenTree(TREES[shape].parents))
 
 
 def cache_sizes() -> list[int]:
