@@ -20,9 +20,7 @@ def decoder_of(name: str, shape: str) -> TreeDecoder:
     return TreeDecoder(pair(name).target, pair(name).draft, TREES[shape])
 
 
-SHAPES = {"ctx": TREES, "tiny": TREES} | dict.fromkeys(
-    ("pos", "table"), ("chain3", "star", "binary", "ternary", "optimal")
-)
+SHAPES = dict.fromkeys(PAIRS, ("chain3", "star", "binary", "ternary", "optimal")) | {"ctx": tuple(TREES)}
 
 
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in PAIRS for shape in SHAPES[name]])
@@ -34,8 +32,9 @@ def test_tokens_of_a_batch(name, shape):
     assert total.counts.rejections > 0
 
 
-@pytest.mark.parametrize("shape", ["chain3", "binary", "optimal"])
-@pytest.mark.parametrize("name", ["ctx", "tiny"])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("ctx", "chain3"), ("ctx", "binary"), ("ctx", "optimal"), ("tiny", "binary")]
+)
 def test_tokens_of_one_prompt(name, shape):
     for prompt in PROMPTS:
         assert_greedy_equals_reference(decoder_of(name, shape), pair(name).params, [prompt])
@@ -54,8 +53,10 @@ def test_many_seeds():
         assert_greedy_equals_reference(decoder, {"target": params, "draft": params}, [[seed % 11, 3]], 10)
 
 
-@pytest.mark.parametrize("shape", ["chain5", "binary", "comb", "optimal"])
-@pytest.mark.parametrize("name", ["ctx", "tiny"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*(("ctx", shape) for shape in ("chain5", "binary", "comb", "optimal")), ("tiny", "chain5"), ("tiny", "binary")],
+)
 def test_a_draft_that_is_the_target_is_always_accepted(name, shape):
     """A5, I14, J9: off by one anywhere in the draft's context, or a forgotten catch-up token, and a round is short."""
     target, _, params = pair(name)
