@@ -39,7 +39,8 @@ class Rule(Protocol):
             target_probs: `[V]` float32.
             draft_probs: `[V]` float32, the distribution that the children were drawn from (`sampling.distribution`).
             children: `[C]` int32 in draw order.
-            active: `[C]` bool; only these are there. The choice must not depend on which tokens were drawn.
+            active: `[C]` bool, true for the first few: only these are there. How many must not depend on which tokens
+                were drawn, and none may be missing in between, since later draws depended on it.
             support: `[V]` bool, the tokens that the draft can propose at all; None: every token.
 
         Returns:
