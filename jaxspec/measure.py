@@ -22,7 +22,7 @@ PROMPT_TOKENS = 128
 NEW_TOKENS = 128
 """SEQUOIA's protocol: 200 prompts of up to 128 tokens, 128 new tokens each."""
 
-VERIFY_SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
+VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)
 
 GREEDY = Sampling()

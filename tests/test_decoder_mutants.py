@@ -15,7 +15,7 @@ from toys import pair
 
 from jaxspec import cache, tree
 from jaxspec.base import Model
-from jaxspec.decode import levels, state
+from jaxspec.decode import drafting, levels, state
 from jaxspec.decode import tree as decode_tree
 from jaxspec.decode.tree import OUTCOME, PROPOSAL, TreeDecoder
 
@@ -136,25 +136,31 @@ class NeverCatchesUp(TreeDecoder):
 class CommitsNoCatchUp(TreeDecoder):
     """The token before the root never enters the draft's context: the root stands in its slot."""
 
-    def _commit_draft(self, context, block, slots, row, anchor):
-        return super()._commit_draft(context, block, jnp.where(slots == 0, 1, slots), row, anchor)
-
 
 def test_forgotten_catch_up_token_is_rejected(monkeypatch):
     """A5, design.md 1: the output stays right, the acceptance falls."""
     target, draft, _ = pair("ctx")
     acceptance_check(TreeDecoder(target, draft, BINARY))
+    commit, draft_slots = cache.commit, 1 + len(BINARY.expanded)
+
+    def commit_without_catch_up(model, context, block, count, indices=None, anchor=None):
+        if block["token"].shape[0] == draft_slots and indices is not None:
+            indices = jnp.where(indices == 0, 1, indices)
+        return commit(model, context, block, count, indices, anchor)
+
     wrong = CommitsNoCatchUp(target, draft, BINARY)
-    greedy_check(wrong)
-    with pytest.raises(AssertionError):
-        acceptance_check(wrong)
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "commit", commit_without_catch_up)
+        greedy_check(wrong)
+        with pytest.raises(AssertionError):
+            acceptance_check(wrong)
 
     def without_catch_up(shape):
         constants = levels.constants_of(shape)
         hidden = tuple(level._replace(mask=level.mask & constants.is_node_slot) for level in constants.levels)
         return constants._replace(levels=hidden, runs=tuple((level,) for level in hidden[1:]))
 
-    monkeypatch.setattr(decode_tree, "constants_of", without_catch_up)
+    monkeypatch.setattr(drafting, "constants_of", without_catch_up)
     wrong = NeverCatchesUp(target, draft, BINARY)
     greedy_check(wrong)
     with pytest.raises(AssertionError):
