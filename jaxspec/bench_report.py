@@ -251,7 +251,7 @@ def check_plot(path: Path) -> None:
 
 def plot(report: Report, path: str, title: str) -> None:
     """Draws the speedups by category as bars, with the middle half of the prompts, into a PNG file."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports] (the extra `plot`)
 
     groups = report.by_category()
     if len(groups) > 1:

@@ -43,6 +43,13 @@ def test_joint_law_of_three_tokens(rule, shape):
     assert_joint_law(decoder, PARAMS, law(), 3, 0.012)
 
 
+def test_constructors_name_their_rules():
+    chain, binary = TREES["chain"], TREES["binary"]
+    assert decode.speculative(MODEL, MODEL, 2) == decode.sequoia(MODEL, MODEL, chain)
+    assert decode.sequoia(MODEL, MODEL, binary) == TreeDecoder(MODEL, MODEL, binary, verify.RULES["sequoia"])
+    assert decode.topk(MODEL, MODEL, binary) == TreeDecoder(MODEL, MODEL, binary, verify.RULES["topk"])
+
+
 @pytest.mark.parametrize("shape", ["chain", "binary"])
 def test_joint_law_over_several_rounds(shape):
     """Four tokens: with a draft this far off, two to four rounds."""

@@ -4,7 +4,7 @@ from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
 from jaxspec.decode.plain import autoregressive
 from jaxspec.decode.state import Decoder, Info, Row, State
 from jaxspec.decode.stats import Counts, Stats
-from jaxspec.decode.tree import sequoia, speculative
+from jaxspec.decode.tree import sequoia, speculative, topk
 from jaxspec.sampling import Sampling
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "sequoia",
     "speculative",
     "stream",
+    "topk",
 ]

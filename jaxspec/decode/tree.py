@@ -249,6 +249,15 @@ def sequoia(target: Model, draft: Model, tree: TokenTree) -> TreeDecoder:
     return TreeDecoder(target, draft, tree)
 
 
+def topk(target: Model, draft: Model, tree: TokenTree) -> TreeDecoder:
+    """A static tree of the draft's most probable tokens, verified by matching the target's own draw.
+
+    Raises:
+        ValueError: As `sequoia`.
+    """
+    return TreeDecoder(target, draft, tree, verify.TOP_K)
+
+
 def speculative(target: Model, draft: Model, length: int) -> TreeDecoder:
     """Speculative sampling (Leviathan et al., Chen et al.): a chain of `length` drafted tokens.
 
