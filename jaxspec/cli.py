@@ -45,6 +45,7 @@ _TABLE_DEPTHS = 8
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, `FORKED`, `FAILED` with a line on stderr, or `INTERRUPTED`."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install torch
     try:
         words = sys.argv[1:] if argv is None else argv
         args = _parser().parse_args(with_trees(words), argparse.Namespace(command=shlex.join(["jaxspec", *words])))
