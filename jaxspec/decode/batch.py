@@ -66,20 +66,19 @@ class Request(NamedTuple):
         tokens = np.zeros((self.size, capacity), np.int32)
         for row, prompt in enumerate(self.prompts):
             tokens[row, : len(prompt)] = prompt
-        lengths = jnp.asarray(self.prompt_lengths)
-        return Row(
-            tokens=jnp.asarray(tokens),
-            num_tokens=lengths,
-            prompt_length=lengths,
-            max_new_tokens=jnp.asarray(self.max_new_tokens),
-            stop_ids=jnp.asarray(self.stop_ids),
-            key=self.keys,
-            num_rounds=jnp.zeros(self.size, jnp.int32),
-            is_finished=jnp.zeros(self.size, bool),
-            is_stopped=jnp.zeros(self.size, bool),
-            options=self.options,
-            logprobs=jnp.zeros((self.size, capacity), jnp.float32) if self.with_logprobs else None,
-        )
+        lengths = self.prompt_lengths
+        host: dict[str, Any] = {  # numpy arrays: the compiled program that takes them puts them on the device
+            "tokens": tokens,
+            "num_tokens": lengths,
+            "prompt_length": lengths,
+            "max_new_tokens": self.max_new_tokens,
+            "stop_ids": self.stop_ids,
+            "num_rounds": np.zeros(self.size, np.int32),
+            "is_finished": np.zeros(self.size, bool),
+            "is_stopped": np.zeros(self.size, bool),
+            "logprobs": np.zeros((self.size, capacity), np.float32) if self.with_logprobs else None,
+        }
+        return Row(key=self.keys, options=self.options, **host)
 
 
 def request(
@@ -170,7 +169,13 @@ def _keys(key: Any, batch: int) -> jax.Array:
     if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         raise ValueError(f"key is {type(key).__name__}; give jax.random.key(seed), or one such key for each row.")
     if key.shape == ():
-        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(batch, dtype=jnp.uint32))
+        return _row_keys(key, np.arange(batch, dtype=np.uint32))
     if key.shape != (batch,):
         raise ValueError(f"key has shape {key.shape}; give one key, or one for each of the {batch} rows.")
     return jnp.array(key, copy=True)  # the state that holds it is donated
+
+
+@jax.jit
+def _row_keys(key: jax.Array, rows: jax.Array) -> jax.Array:
+    """`[B]` keys, each of which depends on its row's number alone."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows)

@@ -95,7 +95,7 @@ def generate(
         decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
     )
     state = begin(decoder, params, request, prefill_chunk, first_capacity)
-    counts = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], request.size, axis=0), stats.zeros(decoder))
+    counts = _zero_counts(decoder, request.size)
     while True:
         state, counts = _rounds(decoder, params, state, counts)
         if np.asarray(state.row.is_finished).all():
@@ -175,6 +175,12 @@ def _start(decoder: Decoder, params: dict[str, Params], rows: Row, chunk: int) -
         return state, start + chunk
 
     return jax.lax.while_loop(lambda carry: carry[1] < longest, body, (state, jnp.zeros((), jnp.int32)))[0]
+
+
+@functools.partial(jax.jit, static_argnames=("decoder", "batch_size"))
+def _zero_counts(decoder: Decoder, batch_size: int) -> stats.Counts:
+    """Counts of B rows before their first round."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), stats.zeros(decoder))
 
 
 @functools.partial(jax.jit, static_argnames="decoder", donate_argnames=("state", "counts"))
