@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxspec import fetching, prompts, reports, tree
-from jaxspec.methods import DEFAULT_ACCEPTANCE, DEFAULT_LENGTH, DEFAULT_SIZE, METHODS, Optimal
+from jaxspec.methods import (
+    DEFAULT_ACCEPTANCE,
+    DEFAULT_BRANCHES,
+    DEFAULT_EPSILON,
+    DEFAULT_LENGTH,
+    DEFAULT_SIZE,
+    METHODS,
+    OWNERS,
+    Optimal,
+)
 from jaxspec.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -25,6 +34,23 @@ _SHAPES: dict[str, tuple[Callable[..., TokenTree], int, Callable[..., int]]] = {
     "k-ary": (tree.k_ary, 2, lambda branching, depth: depth if branching < 2 else branching ** min(depth, 64)),
 }
 """A shape's constructor, how many numbers it takes, and about how many nodes they make."""
+
+
+def add_command(
+    commands: Any, run: Callable[[argparse.Namespace], int], name: str, about: str, epilog: str
+) -> argparse.ArgumentParser:
+    """A command's parser, with the option that all have."""
+    parser = commands.add_parser(
+        name,
+        help=about,
+        description=about,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
+    return parser
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +94,21 @@ def add_shape(group: Any) -> None:
         "--length",
         type=integer(1),
         metavar="N",
-        help=f"drafted tokens of a round, for speculative (default {DEFAULT_LENGTH})",
+        help=f"drafted tokens of a round, for {', '.join(OWNERS['length'])}: those of a chain (adaedl: at most), or of "
+        f"a branch with its candidate (default {DEFAULT_LENGTH}; for specbranch that of the pair's head, if any)",
+    )
+    group.add_argument(
+        "--max-branches",
+        type=integer(1),
+        metavar="N",
+        help=f"most candidates of a fork, for specbranch (default {DEFAULT_BRANCHES})",
+    )
+    group.add_argument(
+        "--epsilon",
+        type=number(0, 1),
+        metavar="F",
+        help="confidence below which a continuation is cut, for specbranch (default: that of the pair's head, or "
+        f"{DEFAULT_EPSILON})",
     )
     group.add_argument(
         "--tree",
@@ -111,6 +151,14 @@ def add_methods(parser: argparse.ArgumentParser) -> None:
     methods.add_argument("--methods", type=method_list, default=default, metavar="A,B", help=about)
     methods.add_argument("--method", type=method_list, dest="methods", metavar="M", help="one method to compare")
     add_shape(group)
+
+
+def refuse_filters(args: argparse.Namespace) -> None:
+    """Raises where an option narrows the target's distribution by more than its temperature."""
+    for name, neutral in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
+        if getattr(args, name) != neutral:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} can't be measured: acceptance is measured by temperature alone; leave it out")
 
 
 def writable(option: str, path: str) -> Path:

@@ -16,6 +16,7 @@ from jaxspec import decode, measure, profiles, tree
 from jaxspec.base import Model, Params
 from jaxspec.bench_report import BASELINE, Output, Report, Sample, Steps
 from jaxspec.decode import Decoder, Sampling, batch, loop
+from jaxspec.decode.branch import BranchDecoder
 from jaxspec.measure import Progress
 
 __all__ = ["BASELINE", "Arm", "Output", "Report", "Sample", "Steps", "run"]
@@ -254,7 +255,13 @@ def _sample(arm: Arm, index: int, prompt: Sequence[int]) -> Sample:
 
 
 def _round_widths(decoder: Decoder) -> dict[str, tuple[int, ...]]:
-    """How many tokens each forward of a round has, by model; the draft's root step carries the catch-up token."""
+    """How many tokens each forward of a round has, by model; the draft's root step carries the catch-up token.
+
+    AdaEDL's steps are all that it may take, so that its draft may cost less than is said here, and its overhead more.
+    """
+    if isinstance(decoder, BranchDecoder):
+        length = decoder.length
+        return {"target": (length,), "draft": (length + 1, *(decoder.max_branches,) * length)}
     shape = getattr(decoder, "tree", tree.chain(0))
     widths = {"target": (shape.size,)}
     return widths if shape.size == 1 else widths | {"draft": (2, *shape.level_widths[1:])}

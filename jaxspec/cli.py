@@ -1,4 +1,4 @@
-"""The command line: `jaxspec generate`, `measure`, `plan`, `bench` and `check`.
+"""The command line: `jaxspec generate`, `measure`, `plan`, `train-hrad`, `bench` and `check`.
 
 Results go to stdout, all else to stderr; `--json` makes of the results one JSON object. A command is a function that
 registers it and one that runs it. What needs JAX is imported when a command runs, so that `--help` is quick.
@@ -11,11 +11,12 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxspec import fetching, plan, prompts, reports
+from jaxspec import fetching, plan, prompts, reports, train_hrad
 from jaxspec.arguments import (
+    add_command,
     add_methods,
     add_models,
     add_prompt_tokens,
@@ -26,6 +27,7 @@ from jaxspec.arguments import (
     integer,
     load_pair,
     read_prompts,
+    refuse_filters,
     with_trees,
     writable,
 )
@@ -81,28 +83,13 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for register in (_add_generate, _add_measure, _add_plan, _add_bench, _add_check):
+    for register in (_add_generate, _add_measure, _add_plan, train_hrad.register, _add_bench, _add_check):
         register(commands)
     return parser
 
 
-def _add(commands: Any, run: Callable[[argparse.Namespace], int], name: str, about: str, epilog: str) -> _Parser:
-    """A command's parser, with the option that all have."""
-    parser = commands.add_parser(
-        name,
-        help=about,
-        description=about,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(run=run)
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
-    return parser
-
-
 def _add_generate(commands: Any) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         _generate,
         "generate",
@@ -119,7 +106,10 @@ def _add_generate(commands: Any) -> None:
     add_sampling(parser, 128)
     group = parser.add_argument_group("method")
     group.add_argument(
-        "--method", choices=METHODS, help="default: sequoia with --tree, speculative with --length, otherwise auto"
+        "--method",
+        choices=METHODS,
+        help="default: sequoia with --tree, specbranch with --max-branches or --epsilon, "
+        "speculative with --length, otherwise auto",
     )
     add_shape(group)
 
@@ -127,7 +117,7 @@ def _add_generate(commands: Any) -> None:
 def _generate(args: argparse.Namespace) -> int:
     if args.show and args.json:
         raise ValueError("--show colours the streamed text, but with --json none is: leave one of them out")
-    method = args.method or ("sequoia" if args.tree else "speculative" if args.length else "auto")
+    method = args.method or _implied_method(args)
     profile = planning_profile(args, (method,))
     prompt = sys.stdin.read().removesuffix("\n") if args.prompt == "-" else args.prompt
     pair = load_pair(args)
@@ -145,12 +135,12 @@ def _generate(args: argparse.Namespace) -> int:
         "stop_ids": pair.stop_ids,
         "draft_temperature": args.draft_temperature,
     }
-    decoder = choice.decoder(pair)
+    decoder, params = choice.decoder(pair), pair.params_at(args.temperature)
     if not args.json:
-        reports.stream(decode.stream(decoder, pair.params, [prompt_ids], **options), pair.decode, args.show)
+        reports.stream(decode.stream(decoder, params, [prompt_ids], **options), pair.decode, args.show)
         return 0
     start = time.perf_counter()
-    generation = decode.generate(decoder, pair.params, [prompt_ids], **options, logprobs=False)
+    generation = decode.generate(decoder, params, [prompt_ids], **options, logprobs=False)
     seconds = time.perf_counter() - start
     token_ids = generation.tokens[0, : generation.lengths[0]].tolist()
     reports.print_json(
@@ -165,8 +155,17 @@ def _generate(args: argparse.Namespace) -> int:
     return 0
 
 
+def _implied_method(args: argparse.Namespace) -> str:
+    """The method that the options of a shape are of."""
+    if args.tree:
+        return "sequoia"
+    if args.max_branches is not None or args.epsilon is not None:
+        return "specbranch"
+    return "speculative" if args.length else "auto"
+
+
 def _add_measure(commands: Any) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         _measure,
         "measure",
@@ -185,10 +184,7 @@ def _add_measure(commands: Any) -> None:
 
 
 def _measure(args: argparse.Namespace) -> int:
-    for name, neutral in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
-        if getattr(args, name) != neutral:
-            option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} can't be measured: acceptance is measured by temperature alone; leave it out")
+    refuse_filters(args)
     out = writable("--out", args.out)
     chosen = read_prompts(args)
     pair = load_pair(args)
@@ -226,7 +222,7 @@ def _measure(args: argparse.Namespace) -> int:
 
 
 def _add_plan(commands: Any) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         _plan,
         "plan",
@@ -273,7 +269,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _add_bench(commands: Any) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         _bench,
         "bench",
@@ -322,7 +318,7 @@ def _bench(args: argparse.Namespace) -> int:
     with reports.progress() as progress:
         report = bench.run(
             {method: choice.decoder(pair) for method, choice in choices.items()},
-            pair.params,
+            pair.params_at(args.temperature),
             encoded,
             key=jax.random.key(args.seed),
             categories=[prompt.task for prompt in chosen],
@@ -348,7 +344,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _add_check(commands: Any) -> None:
-    parser = _add(
+    parser = add_command(
         commands,
         _check,
         "check",
@@ -383,7 +379,7 @@ def _check(args: argparse.Namespace) -> int:
             progress(method, 0, len(encoded))
             texts[method] = parity.texts(
                 decoder,
-                pair.params,
+                pair.params_at(0.0),
                 encoded,
                 max_new_tokens=args.max_new_tokens,
                 stop_ids=pair.stop_ids,

@@ -1,10 +1,11 @@
 """The methods by name, and how the command line's options, a profile and a pair settle on one."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxspec import plan, reports, tree
+from jaxspec import plan, reports
 from jaxspec.profiles import Profile
 from jaxspec.tree import TokenTree
 
@@ -12,13 +13,29 @@ if TYPE_CHECKING:
     from jaxspec.decode import Decoder
     from jaxspec.pairs import Pair
 
-METHODS = ("autoregressive", "speculative", "sequoia", "auto")
+METHODS = ("autoregressive", "speculative", "sequoia", "pearl", "adaedl", "specbranch", "auto")
+
+OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "tree": ("sequoia",),
+        "length": ("speculative", "pearl", "adaedl", "specbranch"),
+        "max_branches": ("specbranch",),
+        "epsilon": ("specbranch",),
+    }
+)
+"""Options of a method's shape, and the methods that they are for."""
 
 DEFAULT_ACCEPTANCE = (0.6, 0.15, 0.07, 0.04)
 DEFAULT_SIZE = 8
 """Where nothing was measured, the tree is the optimal one of so many nodes for this acceptance, a round guess."""
 
 DEFAULT_LENGTH = 4
+
+DEFAULT_BRANCHES = 3
+"""The most in SpecBranch's own code."""
+
+DEFAULT_EPSILON = 0.4
+"""Where no head says which confidence is low, a round guess."""
 
 
 class Optimal(NamedTuple):
@@ -31,30 +48,42 @@ class Choice(NamedTuple):
     """A method as it will run.
 
     Attributes:
-        method: "autoregressive", "speculative" or "sequoia".
-        tree: Its tree; a chain of the drafted length for "speculative", the root alone for "autoregressive".
+        method: One of `METHODS`, but for "auto".
+        tree: Its tree, for "sequoia".
+        length: The drafted length of the methods that have one.
         profile: Where the profile that chose it came from; None where none did.
+        settings: What else the method has: for "specbranch" `max_branches`, `epsilon`, and `hrad`, the name of its
+            head, or None.
     """
 
     method: str
-    tree: TokenTree
+    tree: TokenTree | None = None
+    length: int | None = None
     profile: str | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})
 
     def config(self) -> dict[str, Any]:
         """What of it a result states."""
-        parents = list(self.tree.parents) if self.method == "sequoia" else None
-        length = self.tree.depth if self.method == "speculative" else None
-        return {"method": self.method, "tree": parents, "length": length, "profile": self.profile}
+        parents = None if self.tree is None else list(self.tree.parents)
+        stated = {"method": self.method, "tree": parents, "length": self.length, "profile": self.profile}
+        return stated | dict(self.settings)
 
     def decoder(self, pair: "Pair") -> "Decoder":
-        """The decoder for a pair's models."""
+        """The decoder for a pair's models; its parameters are `pair.params_at(temperature)`."""
         from jaxspec import decode
 
         if self.method == "autoregressive":
             return decode.autoregressive(pair.target)
-        if self.method == "speculative":
-            return decode.speculative(pair.target, pair.draft, self.tree.depth)
-        return decode.sequoia(pair.target, pair.draft, self.tree)
+        if self.method == "sequoia":
+            assert self.tree is not None
+            return decode.sequoia(pair.target, pair.draft, self.tree)
+        assert self.length is not None
+        if self.method == "specbranch":
+            head = None if self.settings["hrad"] is None else pair.hrad
+            branches, epsilon = self.settings["max_branches"], self.settings["epsilon"]
+            return decode.specbranch(pair.target, pair.draft, head, self.length, branches, epsilon)
+        make = {"speculative": decode.speculative, "pearl": decode.pearl, "adaedl": decode.adaedl}[self.method]
+        return make(pair.target, pair.draft, self.length)
 
 
 def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile | None) -> Choice:
@@ -63,9 +92,16 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
     if profile is None:
         profile, source = pair.profile_at(args.temperature), f"the profile of {pair.name}"
     if method == "autoregressive":
-        return Choice(method, tree.chain(0))
-    if method == "speculative":
-        return Choice(method, tree.chain(args.length or DEFAULT_LENGTH))
+        return Choice(method)
+    if method == "specbranch":
+        return _specbranch(args, pair)
+    if method == "adaedl":
+        from jaxspec.decode.adaedl import DEFAULTS
+
+        constants = {name: value for name, value in DEFAULTS.items() if isinstance(value, float)}
+        return Choice(method, length=args.length or DEFAULT_LENGTH, settings=constants)
+    if method in OWNERS["length"]:
+        return Choice(method, length=args.length or DEFAULT_LENGTH)
     if isinstance(args.tree, TokenTree):
         return Choice("sequoia", args.tree)
     if profile is None:
@@ -77,25 +113,52 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
     if profile.temperature != args.temperature:
         reports.remark(f"{source} was measured at temperature {profile.temperature:g}, not {args.temperature:g}")
     if isinstance(args.tree, Optimal) and args.tree.size is not None:
-        return Choice("sequoia", plan.optimal_tree(profile.acceptance, args.tree.size), source)
+        return Choice("sequoia", plan.optimal_tree(profile.acceptance, args.tree.size), profile=source)
     planned = plan.best(profile)
     if method == "auto":
-        return Choice(planned.method, planned.tree, source)
+        return _planned(planned, source)
     if planned.tree.size == 1:
         raise ValueError(
             f"{source} makes plain decoding the fastest, so that it gives no tree: take --method auto, or --tree with "
             "the size or the shape that is wanted"
         )
-    return Choice("sequoia", planned.tree, source)
+    return Choice("sequoia", planned.tree, profile=source)
 
 
 def planning_profile(args: argparse.Namespace, methods: Sequence[str]) -> Profile | None:
     """What `--profile` names; also checks that the options of the methods belong to them."""
-    for option, owner in (("tree", "sequoia"), ("length", "speculative")):
-        if getattr(args, option) is not None and owner not in methods:
-            raise ValueError(f"--{option} is for the method {owner}, but {', '.join(methods)} was asked for")
+    for option, owners in OWNERS.items():
+        if getattr(args, option) is not None and not set(owners) & set(methods):
+            named = f"--{option.replace('_', '-')} is for the method {' or '.join(owners)}"
+            raise ValueError(f"{named}, but {', '.join(methods)} was asked for")
     if args.profile is None:
         return None
     if "auto" not in methods and ("sequoia" not in methods or isinstance(args.tree, TokenTree)):
         raise ValueError("--profile has nothing to plan here: it is for auto, and for sequoia without a given --tree")
     return Profile.load(args.profile)
+
+
+def _planned(planned: plan.Plan, source: str) -> Choice:
+    """The plan's method: plain decoding, a chain or a tree."""
+    if planned.method == "sequoia":
+        return Choice("sequoia", planned.tree, profile=source)
+    return Choice(planned.method, length=planned.tree.depth or None, profile=source)
+
+
+def _specbranch(args: argparse.Namespace, pair: "Pair") -> Choice:
+    """SpecBranch with the head of the nearest temperature, whose length and threshold are the defaults."""
+    head = pair.hrad_at(args.temperature)
+    length = args.length or (DEFAULT_LENGTH if head is None else head.length)
+    epsilon = args.epsilon
+    if epsilon is None:
+        epsilon = DEFAULT_EPSILON if head is None else head.epsilon
+    if head is None:
+        reports.remark(f"{pair.name} has no H-RAD head: the draft's confidence alone cuts (jaxspec train-hrad)")
+    else:
+        if head.temperature != args.temperature:
+            reports.remark(f"the head is for temperature {head.temperature:g}, not {args.temperature:g}")
+        if head.length != length:
+            reports.remark(f"the head is for the length {head.length}, not {length}")
+    settings = {"max_branches": args.max_branches or DEFAULT_BRANCHES, "epsilon": epsilon}
+    settings |= {"fork": "sequoia", "has_draft_stage": False, "hrad": None if head is None else head.folder.name}
+    return Choice("specbranch", length=length, settings=settings)

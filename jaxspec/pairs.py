@@ -1,12 +1,6 @@
 """A ready pair: target, draft, tokenizer and profile, by name, from a folder, or from two models.
 
-A pair's folder holds `pair.json`, a JSON object:
-
-    "target"        a path in the folder or elsewhere, a hub id, or a name of `fetching.SOURCES`
-    "draft"         the same, or {"early_exit": layers}; a folder of weights without a tokenizer has the target's
-    "kept_ids"      optional: path of a `.npy` file in the folder, the tokens that the draft's vocabulary is reduced to
-    "profiles"      optional: paths of `Profile`s in the folder, measured at different temperatures
-    "description"   optional: one line
+`pair_file` says what a pair's folder holds.
 """
 
 import dataclasses
@@ -19,10 +13,20 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import networks
+from jaxspec import heads, networks, pair_file
 from jaxspec.base import Model, Params
 from jaxspec.fetching import DEFAULT, Unavailable, fetch, locate
-from jaxspec.networks import Transformer, Trimmed, early_exit, early_exit_params, reduce_vocabulary
+from jaxspec.heads import Head
+from jaxspec.networks import (
+    MLP,
+    Copying,
+    Transformer,
+    Trimmed,
+    early_exit,
+    early_exit_params,
+    reduce_vocabulary,
+    with_features,
+)
 from jaxspec.profiles import Profile
 
 __all__ = ["DEFAULT", "Pair", "Trimmed", "Unavailable", "early_exit", "early_exit_params", "fetch", "load", "pair"]
@@ -33,8 +37,6 @@ DRAFT_LAYERS = 6
 PAIRS: dict[str, dict[str, Any]] = {DEFAULT: {"target": DEFAULT, "draft": {"early_exit": DRAFT_LAYERS}}}
 """The pairs that are known by name, written as in a `pair.json`."""
 
-_PAIR_FILE = "pair.json"
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
@@ -42,11 +44,12 @@ class Pair:
 
     Attributes:
         name: The built-in name, the folder's, or both models'.
-        target: The model whose law every method keeps.
+        target: The model whose law every method keeps. With heads it gives the features that they read.
         draft: The model that proposes. Both have the tokenizer's vocabulary: rows that pad an embedding are cut off.
-        params: Parameters by model name, `{"target": …, "draft": …}`.
+        params: Parameters by model name, `{"target": …, "draft": …}`; with heads `"hrad"` too, those of the first.
         tokenizer: A transformers tokenizer.
         profiles: What was measured of the pair, at different temperatures; empty where nothing was.
+        heads: H-RAD's trained heads for different temperatures, all of one network; empty where there are none.
         stop_ids: Token ids that end a text.
         sources: Where target and draft came from.
         description: One line on the pair.
@@ -58,6 +61,7 @@ class Pair:
     params: dict[str, Params] = dataclasses.field(repr=False)
     tokenizer: Any = dataclasses.field(repr=False)
     profiles: tuple[Profile, ...] = dataclasses.field(default=(), repr=False)
+    heads: tuple[Head, ...] = dataclasses.field(default=(), repr=False)
     stop_ids: tuple[int, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     description: str = ""
@@ -70,6 +74,20 @@ class Pair:
     def profile_at(self, temperature: float) -> Profile | None:
         """The profile whose temperature is nearest; None where nothing was measured."""
         return min(self.profiles, key=lambda profile: abs(profile.temperature - temperature), default=None)
+
+    @property
+    def hrad(self) -> MLP | None:
+        """H-RAD's network, as `decode.specbranch` takes it; None where there is no head."""
+        return self.heads[0].network if self.heads else None
+
+    def hrad_at(self, temperature: float) -> Head | None:
+        """The head whose temperature is nearest, with network and parameters; None where there is none."""
+        return min(self.heads, key=lambda head: abs(head.temperature - temperature), default=None)
+
+    def params_at(self, temperature: float) -> dict[str, Params]:
+        """`params`, with the head whose temperature is nearest."""
+        head = self.hrad_at(temperature)
+        return self.params if head is None else {**self.params, "hrad": head.params}
 
     def encode(self, prompt: str | Sequence[Mapping[str, str]], *, raw: bool = False) -> list[int]:
         """Token ids of a prompt.
@@ -110,23 +128,24 @@ def load(
         name_or_folder: A name of `PAIRS`, or a folder with `pair.json`.
         dtype: Of both models' parameters.
         draft_layers: Where given, the draft is the target's first so many layers, whatever the pair says.
-        **options: Further fields of `networks.Transformer`, for both models.
+        **options: Further fields of `networks.Transformer`, for both models. Without `num_features` a target with
+            heads has those that they read.
 
     Raises:
-        ValueError: Neither a name nor a pair's folder, or models that don't make a pair.
+        ValueError: Neither a name nor a pair's folder, or models or heads that don't make a pair.
         Unavailable: The target has to be fetched, and can't be.
     """
     name, folder = str(name_or_folder), Path(name_or_folder).expanduser()
     shipped = _shipped(name)
     if shipped is not None:
-        folder, entries = shipped, _read_pair_file(shipped / _PAIR_FILE)
+        folder, entries = shipped, pair_file.read(shipped / pair_file.NAME)
     elif name in PAIRS:
         folder, entries = None, PAIRS[name]
-    elif (folder / _PAIR_FILE).is_file():
-        name, entries = folder.resolve().name, _read_pair_file(folder / _PAIR_FILE)
+    elif (folder / pair_file.NAME).is_file():
+        name, entries = folder.resolve().name, pair_file.read(folder / pair_file.NAME)
     else:
         raise ValueError(
-            f"{name!r} is neither the name of a pair nor a folder with {_PAIR_FILE}. Names: {', '.join(PAIRS)}. "
+            f"{name!r} is neither the name of a pair nor a folder with {pair_file.NAME}. Names: {', '.join(PAIRS)}. "
             "For two models use pairs.pair(target, draft) (--target, --draft)."
         )
     target = _read(*locate(entries["target"], folder), dtype, options)
@@ -139,12 +158,15 @@ def load(
     if folder is not None and draft_layers is None:  # what was measured is of the pair's own draft
         profiles = tuple(Profile.load(folder / file) for file in entries.get("profiles", ()))
     read = _pair(name, target, draft, profiles, entries.get("description", ""))
-    if folder is None or draft_layers is not None or "kept_ids" not in entries:
+    if folder is None or draft_layers is not None:
         return read
-    reduced, params = reduce_vocabulary(
-        read.draft, read.params["draft"], np.load(folder / entries["kept_ids"]).tolist()
-    )
-    return dataclasses.replace(read, draft=reduced, params={**read.params, "draft": params})
+    read = _with_heads(read, [heads.load(folder / place) for place in entries.get("hrad", ())], options)
+    draft, params = read.draft, read.params["draft"]
+    if "kept_ids" in entries:
+        draft, params = reduce_vocabulary(draft, params, np.load(folder / entries["kept_ids"]).tolist())
+    if "copying" in entries:
+        draft = Copying(draft, tuple(entries["copying"]))
+    return dataclasses.replace(read, draft=draft, params={**read.params, "draft": params})
 
 
 def pair(
@@ -214,6 +236,24 @@ def _pair(
     )
 
 
+def _with_heads(read: Pair, found: Sequence[Head], options: Mapping[str, Any]) -> Pair:
+    """The pair with its heads, and a target that gives what they read.
+
+    Raises:
+        ValueError: Heads of different networks, or of another target.
+    """
+    if not found:
+        return read
+    network = found[0].network
+    if any(head.network != network for head in found):
+        raise ValueError(f"The heads of {read.name} differ in more than their weights: one pair has one network.")
+    target = read.target if "num_features" in options else with_features(read.target, network.num_features)
+    width = read.params["target"]["embed_tokens"]["weight"].shape[1]
+    if width != network.width:
+        raise ValueError(f"The heads of {read.name} are for a target of width {network.width}; this one has {width}.")
+    return dataclasses.replace(read, target=target, heads=tuple(found), params={**read.params, "hrad": found[0].params})
+
+
 def _common_vocab(target: _Loaded, draft: _Loaded) -> dict[str, int]:
     """Token ids by token, added tokens too, where target and draft agree.
 
@@ -264,35 +304,4 @@ def _shipped(name: str) -> Path | None:
     """The folder of a trained pair that comes with jaxspec, in an installed package or in a checkout."""
     package = Path(__file__).parent
     folders = [models / name for models in (package / "models", package.parent / "models")]
-    return next((folder for folder in folders if name in PAIRS and (folder / _PAIR_FILE).is_file()), None)
-
-
-def _read_pair_file(file: Path) -> dict[str, Any]:
-    """The entries of a `pair.json`.
-
-    Raises:
-        ValueError: Not JSON, a key missing or unknown, or of another type.
-    """
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(entries, dict) or not {"target", "draft"} <= entries.keys():
-        raise ValueError(f"{file} must be a JSON object with the keys target and draft.")
-    known = {"target", "draft", "kept_ids", "profiles", "description"}
-    if unknown := entries.keys() - known:
-        raise ValueError(f"{file} has unknown keys {sorted(unknown)}; known: {', '.join(sorted(known))}.")
-    for key, value in entries.items():
-        is_exit = key == "draft" and value == {"early_exit": _exit_layers(value)}
-        is_list = key == "profiles" and isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-        is_text = key != "profiles" and isinstance(value, str)
-        if not (is_text or is_list or is_exit):
-            kinds = {"draft": 'a string or {"early_exit": layers}', "profiles": "a list of strings"}
-            raise ValueError(f"{file}: {key} is {value!r}, but {kinds.get(key, 'a string')} is needed.")
-    return entries
-
-
-def _exit_layers(draft: Any) -> int | None:
-    """The number in `{"early_exit": number}`; None for anything else."""
-    layers = draft.get("early_exit") if isinstance(draft, dict) else None
-    return layers if isinstance(layers, int) else None
+    return next((folder for folder in folders if name in PAIRS and (folder / pair_file.NAME).is_file()), None)

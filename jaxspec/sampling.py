@@ -132,7 +132,11 @@ def draft_logits(options: Options, logits: jax.Array, ids: np.ndarray | None = N
 
     Arguments as for `adjust`.
     """
-    logits = adjust(options, logits, ids)
+    return temper_draft(options, adjust(options, logits, ids))
+
+
+def temper_draft(options: Options, logits: jax.Array) -> jax.Array:
+    """`[V]` adjusted draft logits over the draft's temperature, where that is not 0."""
     return logits if options.draft_temperature is None else _temper(logits, options.draft_temperature)
 
 

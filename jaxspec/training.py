@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from safetensors.numpy import load_file, save_file
 
+from jaxspec import sampling
 from jaxspec.base import Context, Model, Output, Params
 
 
@@ -105,8 +106,11 @@ def label(logits: jax.Array, count: int) -> Labels:
         count: k.
     """
     logits = logits.astype(jnp.float32)
-    top, token_ids = jax.lax.top_k(logits, count)
-    return Labels(token_ids, top - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+    rows = logits.reshape(-1, logits.shape[-1])
+    top, token_ids = jax.vmap(lambda row: sampling.top_k(row, count))(rows)
+    log_probs = top - jax.nn.logsumexp(rows, axis=-1, keepdims=True)
+    shape = (*logits.shape[:-1], count)
+    return Labels(token_ids.reshape(shape), log_probs.reshape(shape))
 
 
 def kept_tokens(counts: np.ndarray, size: int, stop_ids: Iterable[int]) -> np.ndarray:

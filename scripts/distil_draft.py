@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fit_copying import followers
 from jaxspec import decode, networks, training
 from jaxspec.networks import Transformer, TransformerConfig
 
@@ -299,6 +300,25 @@ def weigh(data: Data, rows: np.ndarray, prompt_weight: float) -> np.ndarray:
     return np.where(is_completion, 1.0, prompt_weight).astype(np.float32) * np.repeat(rows, lengths)
 
 
+def uncopied(data: Data, shares: list[float]) -> np.ndarray:
+    """`[total]` float32 probability that the next token was drafted rather than copied; 1 where there are no shares.
+
+    A draft that is wrapped in `networks.Copying` need not learn what that finds. Half of the draft's own probability is
+    taken to be on the token, as is about right once it is trained.
+
+    Args:
+        data: The sequences.
+        shares: Those of `Copying`, from fit_copying.py.
+    """
+    weights = np.ones(len(data.tokens), np.float32)
+    odds = np.array([0.0, *shares]) / (1.0 - np.array([0.0, *shares]))
+    for start, stop in itertools.pairwise(data.offsets if shares else []):
+        agreement, follower = followers(data.tokens[start:stop], len(shares))
+        is_copied = follower[:-1] == data.tokens[start + 1 : stop]
+        weights[start : stop - 1] = 0.5 / (0.5 + odds[agreement[:-1]] * is_copied)
+    return weights
+
+
 def make_optimiser(options: argparse.Namespace) -> optax.GradientTransformation:
     """AdamW, or Muon for the layers' matrices and AdamW for the rest."""
     rate = training.schedule(options.learning_rate, options.steps, options.warm_up, options.decay)
@@ -341,7 +361,7 @@ def train(options: argparse.Namespace) -> None:
     if (out / CHECKPOINT).exists():
         state = training.restore(out / CHECKPOINT, state)
     measure = make_measure(draft, data, options.evaluation_length)
-    weights = weigh(data, ~data.is_held_out, options.prompt_weight)
+    weights = weigh(data, ~data.is_held_out, options.prompt_weight) * uncopied(data, options.copying)
     started, first = time.monotonic(), int(state.step)
     recent: list[float] = []
     with _progress() as progress, (out / "log.jsonl").open("a") as log:
@@ -512,7 +532,7 @@ def parse() -> argparse.Namespace:
         sub.set_defaults(run=run)
 
         def add(name: str, default: Any, text: str, **more: Any) -> None:
-            kind = type(default[0] if isinstance(default, list) else default)
+            kind = type(default[0] if default else 0.0) if isinstance(default, list) else type(default)
             if default is None:
                 sub.add_argument(name, required=True, help=text, **more)
             else:
@@ -561,6 +581,7 @@ def parse() -> argparse.Namespace:
     add("--labels-used", 16, "of those stored at each position")
     add("--hard", 0.3, "share of the loss that looks at the target's most probable token alone")
     add("--prompt-weight", 0.3, "of positions inside prompts, where completions have 1")
+    add("--copying", [], "shares of the copying draft that this will be (fit_copying.py)", nargs="*")
     add("--optimiser", "adamw", "for the layers' matrices", choices=["adamw", "muon"])
     add("--learning-rate", 2e-3, "peak of AdamW's")
     add("--muon-rate", 0.02, "peak of Muon's")

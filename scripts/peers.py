@@ -242,9 +242,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
     choices = {method: methods.choose(method, args, pair, profile) for method in ours}
     decoders = {method: choice.decoder(pair) for method, choice in choices.items()}
-    key, sampling = jax.random.key(args.seed), decode.Sampling(args.temperature)
+    key, sampling, params = (
+        jax.random.key(args.seed),
+        decode.Sampling(args.temperature),
+        pair.params_at(args.temperature),
+    )
     arms = {
-        name: bench.decoder_arm(decoder, pair.params, key, args.max_new_tokens, sampling)
+        name: bench.decoder_arm(decoder, params, key, args.max_new_tokens, sampling)
         for name, decoder in decoders.items()
     }
     configs = {method: choice.config() for method, choice in choices.items()}
@@ -255,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         samples = bench.interleaved(arms, encoded, repeats=args.repeats, progress=progress)
         bench.check_equal_counts(samples)
         capacity = arms[BASELINE].shape(max(encoded, key=len))[0]
-        steps = bench.round_steps(decoders, pair.params, capacity, progress)
+        steps = bench.round_steps(decoders, params, capacity, progress)
     report = Report(samples, bench.named_categories([one.task for one in chosen], len(chosen)), steps)
     config = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     config |= {"categories": Counter(report.categories), "stop_ids": [], "dtype": "float32", "sources": pair.sources}

@@ -437,7 +437,7 @@ BAD = [
     ("generate x --tree k-ary:9x99", "at most 4096 nodes"),
     ("generate x --tree bush:3", "a shape of chain, star"),
     ("generate x --tree star:300", "The tree has 300 siblings"),
-    ("generate x --tree star:2 --length 3", "--length is for the method speculative, but sequoia"),
+    ("generate x --tree star:2 --length 3", "--length is for the method speculative or pearl or adaedl or specbranch, but sequoia"),
     ("generate x --method auto --tree star:2", "--tree is for the method sequoia, but auto"),
     ("generate x --tree optimal", "needs a profile"),
     ("generate x --tree optimal --profile {}/plain.json", "makes plain decoding the fastest"),

@@ -15,8 +15,7 @@ from toys import pair
 
 from jaxspec import cache, tree
 from jaxspec.base import Model
-from jaxspec.decode import drafting, levels, state
-from jaxspec.decode import tree as decode_tree
+from jaxspec.decode import drafting, levels, proposals, state
 from jaxspec.decode.tree import OUTCOME, PROPOSAL, TreeDecoder
 
 BINARY = tree.k_ary(2, 2)
@@ -234,7 +233,7 @@ class SameNoiseEveryNode(TreeDecoder):
 
 @dataclasses.dataclass(frozen=True)
 class PatchedNoise(TreeDecoder):
-    """A decoder traced while `_node_key` is patched."""
+    """A decoder traced while `proposals.key_of` is patched."""
 
     name: str = ""
 
@@ -266,6 +265,6 @@ def test_noise_used_twice_is_rejected(decoder):
 
 @pytest.mark.parametrize("node_key", [_no_purpose, _no_node, _residual_shares_proposal])
 def test_noise_shared_among_draws_is_rejected(monkeypatch, node_key):
-    monkeypatch.setattr(decode_tree, "_node_key", node_key)
+    monkeypatch.setattr(proposals, "key_of", node_key)
     with pytest.raises(AssertionError, match="total variation"):
         assert_lossless(PatchedNoise(MODEL, MODEL, tree.chain(2), name=node_key.__name__))

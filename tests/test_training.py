@@ -242,6 +242,7 @@ def test_a_restored_state_goes_on_bit_for_bit(key, tmp_path):
 
 @pytest.fixture(scope="module")
 def script():
+    sys.path.insert(0, str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("distil_draft", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

@@ -64,7 +64,8 @@ class CtxLM(_Toy):
     """Logits that hash every visible (position, token): a stale slot, a hole or a leak flips the arg-max.
 
     Attributes:
-        noise: How far the logits are from those of the same model without noise (for use as a draft).
+        noise: How far the logits are from those of the same model without noise (for use as a draft);
+            `params["noise"]` goes before it.
     """
 
     noise: float = 0.0
@@ -85,7 +86,39 @@ class CtxLM(_Toy):
             ids = jnp.arange(self.vocab_size, dtype=jnp.uint32)[None]
             return (_mix(digest[:, None] + 65537 * ids + salt) >> 8).astype(jnp.float32) / 2.0**23
 
-        return 3 * (spread(jnp.uint32(1)) + self.noise * spread(jnp.uint32(2)))
+        return 3 * (spread(jnp.uint32(1)) + params.get("noise", self.noise) * spread(jnp.uint32(2)))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenFeatLM(TableLM):
+    """A `TableLM` whose features are the token itself, one-hot: `[n, 1, V]`."""
+
+    def apply(self, params, tokens, positions, context: Context, block, slot, mask) -> Output:
+        output = super().apply(params, tokens, positions, context, block, slot, mask)
+        return output._replace(hidden=jax.nn.one_hot(tokens, self.vocab_size)[:, None])
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatLM(CtxLM):
+    """A `CtxLM` whose features say where they come from: `[n, 3, width]`, the row, the position and the token, one-hot.
+
+    The row's number is the first token of its text, which is read from slot 0 of the context: prompts have 2 or more.
+
+    Attributes:
+        width: D, above every token and position.
+    """
+
+    width: int = 64
+
+    def embed(self, params, token):
+        del params
+        return jax.nn.one_hot(token, self.width)
+
+    def apply(self, params, tokens, positions, context: Context, block, slot, mask) -> Output:
+        output = super().apply(params, tokens, positions, context, block, slot, mask)
+        rows = jnp.full_like(tokens, context.entries["token"][0])
+        hidden = jax.nn.one_hot(jnp.stack([rows, positions, tokens], axis=1), self.width)
+        return output._replace(hidden=hidden)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Decoding methods, each a frozen dataclass with `init` and `round`, and the loop that runs them."""
 
+from jaxspec.decode.adaedl import adaedl
+from jaxspec.decode.branch import pearl, specbranch
 from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
 from jaxspec.decode.plain import autoregressive
 from jaxspec.decode.state import Decoder, Info, Row, State
@@ -18,9 +20,12 @@ __all__ = [
     "Sampling",
     "State",
     "Stats",
+    "adaedl",
     "autoregressive",
     "generate",
+    "pearl",
     "sequoia",
+    "specbranch",
     "speculative",
     "stream",
     "topk",

@@ -97,9 +97,10 @@ def request(
     Raises:
         ValueError: Anything that can't be decoded, with its value, the rule and the way out.
     """
-    missing = [name for name in decoder.models if name not in params]
+    needed = [*decoder.models, *getattr(decoder, "extra_params", ())]
+    missing = [name for name in needed if name not in params]
     if missing:
-        raise ValueError(f"params has no {missing[0]!r}; this decoder needs parameters for {sorted(decoder.models)}.")
+        raise ValueError(f"params has no {missing[0]!r}; this decoder needs parameters for {sorted(needed)}.")
     target, _ = decoder.models["target"]
     checked = _prompts(prompts, target.vocab_size)
     limits = _limits(max_new_tokens, len(checked))

@@ -2,10 +2,11 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 
 from jaxspec.base import Entries, Model, Params
 from jaxspec.decode.levels import Constants, Level, constants_of
@@ -14,6 +15,9 @@ from jaxspec.tree import TokenTree
 
 Propose = Callable[[jax.Array, jax.Array, int], tuple[jax.Array, jax.Array | None]]
 """From a node's id, its `[V]` draft logits and a count C to `[C]` children and the distribution that they come from."""
+
+GoesOn = Callable[[jax.Array], jax.Array]
+"""From `[V]` draft logits to `[]` bool."""
 
 
 class Drafted(NamedTuple):
@@ -64,24 +68,109 @@ def draft_tree(draft: Model, tree: TokenTree, params: Params, state: State, prop
     return Drafted(jnp.concatenate(tokens), is_active, jnp.concatenate(kept) if kept else None, block)
 
 
+def draft_chain(
+    draft: Model, chain: TokenTree, params: Params, state: State, propose: Propose, goes_on: GoesOn
+) -> Drafted:
+    """A chain's tokens, drawn one by one until `goes_on` says no; the draft steps behind that do not run.
+
+    The first token is always drafted. A batch takes as many steps as its longest row; what they write for the other
+    rows lies at nodes that are not active, which nobody reads.
+
+    Args:
+        draft: The draft.
+        chain: A chain; its length is the most tokens that are drafted.
+        params: The draft's parameters.
+        state: The state at the beginning of the round.
+        propose: Draws a node's child.
+        goes_on: From a node's draft logits, before a draw from them, whether its child is drafted.
+    """
+    row, constants = state.row, constants_of(chain)
+
+    def propose_and_judge(node: jax.Array, logits: jax.Array, count: int) -> tuple[jax.Array, Any]:
+        children, probs = propose(node, logits, count)
+        return children, (probs, goes_on(logits))
+
+    step = functools.partial(_draft_level, draft, params, state, propose_and_judge, constants)
+    previous = row.tokens[jnp.maximum(row.num_tokens - 2, 0)][None]
+    block, first, (probs, _) = step(draft.empty(constants.num_slots), row.root[None], constants.levels[0], previous)
+    limit = getattr(draft, "max_length", None)  # as in `draft_tree`
+    room = jnp.int32(chain.depth) if limit is None else jnp.clip(limit - row.root_position, 0, chain.depth)
+    start = _Chain(
+        depth=jnp.int32(1),
+        block=block,
+        tokens=jnp.zeros(chain.size, jnp.int32).at[:2].set(jnp.concatenate([row.root[None], first])),
+        probs=None if probs is None else jnp.zeros((chain.depth, probs.shape[1]), jnp.float32).at[:1].set(probs),
+        num_drafted=jnp.minimum(room, 1),
+        is_open=~row.is_finished & (room > 1),
+    )
+    if chain.depth > 1:
+        levels = _stack(constants.levels[1:])
+
+        def extend(carry: _Chain) -> _Chain:
+            depth = carry.depth
+            level = jax.tree.map(lambda leaves: leaves[depth - 1], levels)
+            block, token, (probs, is_confident) = step(carry.block, carry.tokens[depth][None], level)
+            is_drafted = carry.is_open & is_confident[0]
+            return _Chain(
+                depth=depth + 1,
+                block=block,
+                tokens=carry.tokens.at[depth + 1].set(token[0]),
+                probs=None if carry.probs is None else carry.probs.at[depth].set(probs[0]),
+                num_drafted=carry.num_drafted + is_drafted.astype(jnp.int32),
+                is_open=is_drafted & (depth + 1 < room),
+            )
+
+        start = jax.lax.while_loop(lambda carry: _any_row(carry.is_open), extend, start)
+    depths = jnp.asarray(chain.depths)
+    is_active = (depths > 0) & (depths <= start.num_drafted)
+    return Drafted(start.tokens, is_active, start.probs, start.block)
+
+
+class _Chain(NamedTuple):
+    """A chain while it grows."""
+
+    depth: jax.Array  # [] of the newest drafted token
+    block: Entries
+    tokens: jax.Array  # [G + 1]
+    probs: jax.Array | None  # [G, V]
+    num_drafted: jax.Array  # []
+    is_open: jax.Array  # [] whether the next token may be drafted
+
+
+@custom_vmap
+def _any_row(flag: jax.Array) -> jax.Array:
+    """Whether a flag holds, in a batch: in any row.
+
+    A loop whose condition is one a row would select between the old and the new carry of each row in each step, and
+    scatter where all rows write the same slot.
+    """
+    return flag
+
+
+@_any_row.def_vmap
+def _any_of_batch(batch_size: int, is_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
+    del batch_size
+    return _any_row(flags.any(axis=0) if is_batched[0] else flags), False
+
+
 def _draft_level(
     draft: Model,
     params: Params,
     state: State,
-    propose: Propose,
+    propose: Callable[[jax.Array, jax.Array, int], tuple[jax.Array, Any]],
     constants: Constants,
     block: Entries,
     level_tokens: jax.Array,
     level: Level,
     catch_up: jax.Array | None = None,
-) -> tuple[Entries, jax.Array, jax.Array | None]:
+) -> tuple[Entries, jax.Array, Any]:
     """The block after one draft step, the next level's tokens, and the `[E, V]` distributions they come from.
 
     Args:
         draft: The draft.
         params: Its parameters.
         state: The state at the beginning of the round.
-        propose: Draws a node's children.
+        propose: Draws a node's children. What it gives besides them is handed on, stacked over the level's nodes.
         constants: The tree's constants.
         block: The draft's block.
         level_tokens: Tokens of the nodes of this depth.
@@ -124,6 +213,10 @@ def _draft_run(
         block, tokens, probs = step(*carry, level)
         return (block, tokens), (tokens, probs)
 
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *run)
-    (block, _), (tokens, probs) = jax.lax.scan(body, (block, level_tokens), stacked)
+    (block, _), (tokens, probs) = jax.lax.scan(body, (block, level_tokens), _stack(run))
     return block, tokens, probs
+
+
+def _stack(run: tuple[Level, ...]) -> Level:
+    """Levels of one shape as one, with an axis for them in front."""
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *run)

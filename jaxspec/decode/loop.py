@@ -125,14 +125,29 @@ def stream(
     return _chunks(decoder, params, request, prefill_chunk, first_capacity)
 
 
-def _chunks(
-    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
-) -> Iterator[Chunk]:
+def rounds(
+    decoder: Decoder,
+    params: dict[str, Params],
+    request: Request,
+    prefill_chunk: int = PREFILL_CHUNK,
+    first_capacity: int | None = None,
+) -> Iterator[tuple[State, Info]]:
+    """The state after each round of a checked request and what the round reports, until every row is finished.
+
+    The next round takes the state's buffers over: what is needed of it must be read before.
+    """
     state = begin(decoder, params, request, prefill_chunk, first_capacity)
     while not np.asarray(state.row.is_finished).all():
         if not _fits(decoder, state.row):
             state = _grow(decoder, state, 2 * state.row.tokens.shape[1])
         state, info = _round(decoder, params, state)
+        yield state, info
+
+
+def _chunks(
+    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
+) -> Iterator[Chunk]:
+    for _, info in rounds(decoder, params, request, prefill_chunk, first_capacity):
         tokens, emitted, accepted = jax.device_get((info.tokens, info.num_emitted, info.num_accepted))
         chunk = Chunk(row[:count].tolist() for row, count in zip(tokens, emitted, strict=True))
         chunk.num_accepted = accepted.tolist()

@@ -81,6 +81,7 @@ class Info(NamedTuple):
         accept: `[depth, C]` float32, the rule's acceptance probabilities at the visited nodes (their outcomes at
             temperature 0).
         is_visited: `[depth]` bool, whether a node of that depth had its children tested.
+        tally: Further counts of a method, a named tuple of int32.
     """
 
     tokens: jax.Array
@@ -92,6 +93,7 @@ class Info(NamedTuple):
     is_rejected: jax.Array
     accept: jax.Array
     is_visited: jax.Array
+    tally: Any = ()
 
 
 class Decoder(Protocol):
@@ -103,6 +105,9 @@ class Decoder(Protocol):
         max_emitted: M, the most tokens that a round can emit.
         depth: The most draft tokens that a round can accept.
         max_children: C, the most siblings at one position.
+
+    A method with counts of its own has `zero_tally`, which its `Info.tally` is added to; one that needs parameters of
+    something that is no model has their names in `extra_params`.
     """
 
     @property

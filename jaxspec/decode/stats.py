@@ -1,6 +1,6 @@
 """What rounds add up to: counts inside the compiled loop, and the measures that are read from them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class Counts(NamedTuple):
         visits: `[depth]` nodes whose children were tested, by depth.
         accept: `[depth, C]` sums of their acceptance probabilities by child rank.
         accept_squares: `[depth, C]` sums of their squares.
+        tally: What a method counts beside (`Info.tally`).
     """
 
     rounds: jax.Array | np.ndarray
@@ -37,6 +38,7 @@ class Counts(NamedTuple):
     visits: jax.Array | np.ndarray
     accept: jax.Array | np.ndarray
     accept_squares: jax.Array | np.ndarray
+    tally: Any = ()
 
 
 def zeros(decoder: Decoder) -> Counts:
@@ -49,6 +51,7 @@ def zeros(decoder: Decoder) -> Counts:
         visits=jnp.zeros(decoder.depth, jnp.int32),
         accept=matrix,
         accept_squares=matrix,
+        tally=getattr(decoder, "zero_tally", ()),
     )
 
 
@@ -68,6 +71,7 @@ def add(counts: Counts, info: Info) -> Counts:
         visits=counts.visits + info.is_visited.astype(jnp.int32),
         accept=counts.accept + accept,
         accept_squares=counts.accept_squares + accept**2,
+        tally=jax.tree.map(jnp.add, counts.tally, info.tally),
     )
 
 
@@ -111,6 +115,12 @@ class Stats(NamedTuple):
         return _ratio(np.asarray(self.counts.drafted) - np.asarray(self.counts.accepted), self.counts.drafted)
 
     @property
+    def tally(self) -> dict[str, np.ndarray]:
+        """What the method counts beside, by name; empty for most."""
+        tally = self.counts.tally
+        return {name: np.asarray(value) for name, value in tally._asdict().items()} if tally else {}
+
+    @property
     def acceptance(self) -> np.ndarray:
         """`[…, C]` mean acceptance probability by child rank, over all tested nodes."""
         visits = np.asarray(self.counts.visits).sum(axis=-1, keepdims=True)
@@ -126,15 +136,16 @@ class Stats(NamedTuple):
 
     def total(self, num_rows: int | None = None) -> "Stats":
         """The same measures over all rows together, or over the first `num_rows`."""
-        return Stats(Counts(*(np.asarray(leaf)[:num_rows].sum(axis=0) for leaf in self.counts)))
+        return Stats(jax.tree.map(lambda leaf: np.asarray(leaf)[:num_rows].sum(axis=0), self.counts))
 
     def merged(self, other: "Stats") -> "Stats":
         """The same measures over the rounds of both."""
-        return Stats(Counts(*(np.add(mine, theirs) for mine, theirs in zip(self.counts, other.counts, strict=True))))
+        return Stats(jax.tree.map(np.add, self.counts, other.counts))
 
     def summary(self) -> dict[str, object]:
         """The measures of all rows together as plain numbers, for JSON."""
         total = self if np.ndim(self.counts.rounds) == 0 else self.total()
+        tally = {name: np.asarray(value).tolist() for name, value in total.tally.items()}
         return {
             "rounds": int(total.rounds),
             "tokens": int(total.counts.emitted),
@@ -146,6 +157,7 @@ class Stats(NamedTuple):
             "rollback_all": float(total.rollback_all),
             "acceptance": [float(value) for value in total.acceptance],
             "accepted_lengths": [int(value) for value in np.asarray(total.counts.accepted_lengths)],
+            **({"tally": tally} if tally else {}),
         }
 
 

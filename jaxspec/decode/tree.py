@@ -15,6 +15,7 @@ import numpy as np
 from jaxspec import cache, sampling, verify
 from jaxspec import tree as trees
 from jaxspec.base import Entries, Model, Params
+from jaxspec.decode import proposals
 from jaxspec.decode import state as states
 from jaxspec.decode.drafting import Drafted, draft_tree
 from jaxspec.decode.levels import constants_of
@@ -63,28 +64,11 @@ class TreeDecoder:
                 f"The tree {self.tree.parents} drafts nothing: it needs a node below its root; "
                 "decode.autoregressive decodes without a draft."
             )
-        if self.draft.vocab_size < self.target.vocab_size:
-            raise ValueError(
-                f"The draft has {self.draft.vocab_size} tokens and the target {self.target.vocab_size}: both need "
-                "one tokenizer, and only padding rows behind the target's may differ. pairs.pair cuts both."
-            )
-        num_tokens = self.target.vocab_size if self.kept_ids is None else len(self.kept_ids)
-        if self.tree.max_children > num_tokens:
-            raise ValueError(f"The tree has {self.tree.max_children} siblings, but the draft only {num_tokens} tokens.")
-        if self.kept_ids is not None and self.kept_ids[-1] >= self.target.vocab_size:
-            raise ValueError(
-                f"The draft keeps token {self.kept_ids[-1]}; the target has {self.target.vocab_size} tokens."
-            )
+        proposals.check(self.target, self.draft, self.tree.max_children, "The tree")
 
     @property
     def models(self) -> dict[str, tuple[Model, int]]:
         return {"target": (self.target, 1), "draft": (self.draft, 2)}
-
-    @property
-    def kept_ids(self) -> np.ndarray | None:
-        """The tokens that the draft can propose; None: all of them."""
-        kept = getattr(self.draft, "kept_ids", None)
-        return None if kept is None else np.asarray(kept, np.int32)
 
     @property
     def max_emitted(self) -> int:
@@ -106,7 +90,7 @@ class TreeDecoder:
         """Draft the tree, verify it in one forward, commit the accepted path."""
         row, tree = state.row, self.tree
         key = states.round_key(row)
-        drafted = draft_tree(self.draft, tree, params["draft"], state, functools.partial(self._propose, row, key))
+        drafted = self.draft_tree(params, state, key)
         output = self.target.apply(
             params["target"],
             drafted.tokens,
@@ -118,6 +102,12 @@ class TreeDecoder:
         )
         resolved = self.resolve(row, drafted, output.logits, key)
         return self.commit(state, drafted, output.logits, output.block, resolved)
+
+    def draft_tree(self, params: dict[str, Params], state: State, key: jax.Array) -> Drafted:
+        """The round's draws from the draft."""
+        return draft_tree(
+            self.draft, self.tree, params["draft"], state, functools.partial(self._propose, state.row, key)
+        )
 
     def resolve(self, row: Row, drafted: Drafted, logits: jax.Array, key: jax.Array) -> Resolved:
         """What the target's `[N, V]` logits make of the drafted tree."""
@@ -152,7 +142,8 @@ class TreeDecoder:
         is_live = ~state.row.is_finished
         zero = jnp.zeros((), jnp.int32)
         num_drafted = drafted.is_active.sum(dtype=jnp.int32)
-        continuation = jnp.where(num_drafted > 0, jnp.asarray(tree.first_child_length)[resolved.node], 0)
+        deepest = jnp.where(drafted.is_active, tree.depths, 0).max()
+        continuation = jnp.minimum(jnp.asarray(tree.first_child_length)[resolved.node], deepest - num_accepted)
         was_cut = kept <= num_accepted  # by a stop id or the limit, before the last verified position
         info = Info(
             tokens=emitted,
@@ -171,25 +162,9 @@ class TreeDecoder:
         self, row: Row, key: jax.Array, node: jax.Array, logits: jax.Array, count: int
     ) -> tuple[jax.Array, jax.Array | None]:
         """`[C]` children of a node from the draft's logits, and the distribution that they were drawn from."""
-        if self.kept_ids is None:
-            logits = logits[: self.target.vocab_size]  # padding rows are never proposed
-        logits = sampling.draft_logits(row.options, logits, self.kept_ids)
-        fixed = verify.TOP_K.propose(key, logits, count)
-        if row.options.temperature is None:
-            return self._token_ids(fixed), None
-        drawn = self.rule.propose(_node_key(key, node, PROPOSAL), logits, count)
-        return self._token_ids(jnp.where(_is_greedy_draft(row), fixed, drawn)), sampling.distribution(logits)
-
-    def _token_ids(self, places: jax.Array) -> jax.Array:
-        """The tokens at these places among the ones that the draft can propose."""
-        return places if self.kept_ids is None else jnp.asarray(self.kept_ids)[places]
-
-    def _over_vocabulary(self, probs: jax.Array) -> jax.Array:
-        """`[V]` draft distribution from one over the tokens that the draft can propose: 0 elsewhere."""
-        if self.kept_ids is None:
-            return probs
-        everywhere = jnp.zeros(self.target.vocab_size, jnp.float32)
-        return everywhere.at[self.kept_ids].set(probs, indices_are_sorted=True, unique_indices=True)
+        logits = proposals.adjusted(self.target, self.draft, row, logits)
+        places, probs = proposals.draw(self.rule, row, proposals.key_of(key, node, PROPOSAL), logits, count)
+        return proposals.token_ids(self.draft, places), probs
 
     def _resolve_greedy(self, row: Row, drafted: Drafted, logits: jax.Array) -> Resolved:
         """The longest path on which every token is the arg-max at its parent: no vocabulary-size work but that."""
@@ -210,20 +185,16 @@ class TreeDecoder:
         """A walk from the root: at each node one draw says which child is accepted, until none is."""
         constants, probs = constants_of(self.tree), drafted.probs
         assert probs is not None  # kept whenever a row may sample
-        support = None
-        if self.kept_ids is not None:
-            support = jnp.asarray(np.isin(np.arange(self.target.vocab_size), self.kept_ids))
 
         def visit(carry: tuple) -> tuple:
             node, num_visited, _, _, accept = carry
             children = jnp.asarray(constants.children)[node]
             active = (children > 0) & drafted.is_active[children]
-            target_probs = sampling.target_distribution(row.options, logits[node])
-            draft_probs = self._over_vocabulary(probs[jnp.maximum(jnp.asarray(constants.slots)[node] - 1, 0)])
-            arguments = target_probs, draft_probs, drafted.tokens[children], active, support
-            drawn, fixed = self.rule.outcome(*arguments), verify.TOP_K.outcome(*arguments)
-            node_accept, rest = (jnp.where(_is_greedy_draft(row), *pair) for pair in zip(fixed, drawn, strict=True))
-            child, is_hit = verify.draw_outcome(_node_key(key, node, OUTCOME), node_accept)
+            node_probs = probs[jnp.maximum(jnp.asarray(constants.slots)[node] - 1, 0)]
+            node_accept, rest = proposals.outcome(
+                self.rule, self.target, self.draft, row, logits[node], node_probs, drafted.tokens[children], active
+            )
+            child, is_hit = verify.draw_outcome(proposals.key_of(key, node, OUTCOME), node_accept)
             accept = accept.at[num_visited].set(node_accept, mode="drop")  # a leaf at full depth has no row
             num_visited = num_visited + active.any().astype(jnp.int32)
             return jnp.where(is_hit, children[child], node), num_visited, ~is_hit, rest, accept
@@ -236,7 +207,7 @@ class TreeDecoder:
             jnp.zeros((self.depth, self.max_children), jnp.float32),
         )
         node, num_visited, _, rest, accept = jax.lax.while_loop(lambda carry: ~carry[2], visit, start)
-        token = sampling.draw(_node_key(key, node, RESIDUAL), rest)
+        token = sampling.draw(proposals.key_of(key, node, RESIDUAL), rest)
         return Resolved(node, token, accept, num_visited)
 
 
@@ -267,12 +238,3 @@ def speculative(target: Model, draft: Model, length: int) -> TreeDecoder:
     if length < 1:
         raise ValueError(f"length={length}: a draft has at least 1 token; decode.autoregressive decodes without one.")
     return TreeDecoder(target, draft, trees.chain(length))
-
-
-def _node_key(key: jax.Array, node: jax.Array, purpose: int) -> jax.Array:
-    return jax.random.fold_in(jax.random.fold_in(key, node), purpose)
-
-
-def _is_greedy_draft(row: Row) -> jax.Array:
-    assert row.options.draft_temperature is not None  # set wherever a row may sample
-    return row.options.draft_temperature == 0

@@ -39,6 +39,16 @@ def early_exit_params(target: Model, params: Params, layers: int) -> Params:
     return {**params, "layers": {str(index): params["layers"][str(index)] for index in range(layers)}}
 
 
+def with_features(model: Model, num_features: int) -> Model:
+    """The same model, which also gives its last `num_features` hidden states: what H-RAD reads.
+
+    Raises:
+        ValueError: It has not so many of them, or it is of another kind.
+    """
+    network = dataclasses.replace(_network(model), num_features=num_features)
+    return dataclasses.replace(model, model=network) if isinstance(model, Trimmed) else network
+
+
 def reduce_vocabulary(model: Model, params: Params, kept_ids: Sequence[int]) -> tuple[Transformer, Params]:
     """A draft that gives logits for some tokens only, by the rows of its head that belong to them (FR-Spec).
 

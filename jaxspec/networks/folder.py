@@ -45,18 +45,18 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ValueError(f"{folder} has no {CONFIG}.")
     config = json.loads((folder / CONFIG).read_text())
     if (folder / WEIGHTS).exists():
-        return config, _read_safetensors(folder / WEIGHTS)
+        return config, read_safetensors(folder / WEIGHTS)
     if not (folder / INDEX).exists():
         raise ValueError(f"{folder} has neither {WEIGHTS} nor {INDEX}; other formats of weights are not read.")
     places: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
-    files = {file: _read_safetensors(folder / Path(file).name) for file in sorted(set(places.values()))}
+    files = {file: read_safetensors(folder / Path(file).name) for file in sorted(set(places.values()))}
     lost = [name for name, file in places.items() if name not in files[file]]
     if lost:
         raise ValueError(f"{folder / INDEX} names tensors that its files lack: {', '.join(lost)}.")
     return config, {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
 
 
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
+def read_safetensors(file: Path) -> dict[str, Tensor]:
     """The file's tensors, each read with its own seek: a memory map would count the whole file as memory in use.
 
     The format: 8 bytes length of the header, the header as JSON, the bytes that it points into.

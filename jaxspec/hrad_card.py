@@ -1,0 +1,115 @@
+"""A head's record as tables, and as the card of its folder; the record is what `hrad.json` holds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+CLASSES = ("none", "partial", "all")
+
+LABELS = {
+    "hrad": "H-RAD (3 classes)",
+    "lengths": "G classes",
+    "regression": "length as a number",
+    "confidence": "confidence alone, most accurate ε",
+    "confidence_balanced": "confidence alone, best balanced ε",
+    "majority": "always the majority class",
+}
+"""What is compared, by `hrad_report.PREDICTORS`."""
+
+
+def print_report(console: Console, record: Mapping[str, Any]) -> None:
+    """The tables of a head's record, as it stands in its JSON file."""
+    for title, evaluation in _evaluations(record):
+        lengths = evaluation["lengths"]
+        console.print(f"[bold]{title}[/bold]: {evaluation['rounds']} rounds", highlight=False)
+        console.print(_scores_table(evaluation["scores"]))
+        confusion = Table("true class", *(f"says {name}" for name in CLASSES), title="Confusion of H-RAD")
+        for name, row in zip(CLASSES, evaluation["scores"]["hrad"]["confusion"], strict=True):
+            confusion.add_row(name, *map(str, row))
+        console.print(confusion)
+        histogram = Table("accepted", *map(str, range(len(lengths["counts"]))), title="Rounds by accepted length")
+        histogram.add_row("found", *map(str, lengths["counts"]))
+        histogram.add_row(f"geometric, α={lengths['alpha']:.3f}", *(f"{one:.0f}" for one in lengths["geometric"]))
+        console.print(histogram)
+    for line in _facts(record):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def card(record: Mapping[str, Any], title: str) -> str:
+    """The `README.md` of a head's folder, from its record."""
+    trained = record["trained"]
+    lines = [
+        f"# {title}",
+        "",
+        f"H-RAD's network for the pair {record['pair']} at temperature {record['temperature']:g}: from the target's "
+        f"last {record['features']} hidden states and the newest token's embedding it guesses whether none, some "
+        f"or all of a drafted continuation ({record['length']} tokens, γ) will be accepted. It changes speed only.",
+        "",
+        f"Trained on {trained['rounds']['training']} rounds of {trained['num_prompts']} prompts of "
+        f"`{trained['prompts']}` ({trained['max_new_tokens']} new tokens each, texts by the target itself); "
+        f"{trained['rounds']['stopping']} rounds of other prompts ended the training, epoch {trained['best_epoch']} of "
+        f"{trained['epochs']} was the best.",
+        "",
+    ]
+    for name, evaluation in _evaluations(record):
+        counts = evaluation["lengths"]["counts"]
+        lines += [f"## {name}", "", f"{evaluation['rounds']} rounds.", ""]
+        lines += ["| predictor | accuracy | balanced | none | partial | all |", "|---|---|---|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in _rows(evaluation["scores"])]
+        lines += ["", f"Rounds by accepted length, 0 to {len(counts) - 1}: {', '.join(map(str, counts))}.", ""]
+    lines += ["## Figures", "", *(f"- {line}" for line in _facts(record)), "", "## Made by", ""]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    lines += ["```", record["command"], "```", "", f"{record['date']}, {record['machine']}; {versions}.", ""]
+    lines += ["Licence: Apache-2.0."]
+    return "\n".join(lines) + "\n"
+
+
+def _evaluations(record: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    found = [(f"Held-out prompts of {record['trained']['prompts']}", record["metrics"]["held_out"])]
+    if record["metrics"]["other_task"] is not None:
+        found.append((f"Prompts of {record['trained']['held_out_prompts']}", record["metrics"]["other_task"]))
+    return found
+
+
+def _facts(record: Mapping[str, Any]) -> Sequence[str]:
+    metrics = record["metrics"]
+    held_out, epsilons, cost = metrics["held_out"], metrics["epsilons"], metrics["cost"]
+    shape = "bimodal" if held_out["lengths"]["is_bimodal"] else "not bimodal"
+    lines = [
+        f"The accepted lengths are {shape}: none and all against any length between them.",
+        f"Decided by the head itself (none or all): {held_out['hard_share']:.1%}; left to the confidence (partial): "
+        f"{held_out['soft_share']:.1%}.",
+        f"ε: {epsilons['partial']:g} cuts partly accepted continuations nearest to their ends (the head's default); "
+        f"alone, {epsilons['accurate']:g} is the most accurate and {epsilons['balanced']:g} the best balanced one.",
+        f"One classification takes {cost['apply_ms']:.3f} ms, {cost['share']:.2%} of a round of "
+        f"{cost['round_ms']:.1f} ms.",
+    ]
+    if metrics["other_task"] is not None:
+        drop = {
+            name: held_out["scores"]["hrad"][name] - metrics["other_task"]["scores"]["hrad"][name]
+            for name in ("accuracy", "balanced")
+        }
+        lines.append(f"On the other task accuracy drops by {drop['accuracy']:.3f}, balanced by {drop['balanced']:.3f}.")
+    return lines
+
+
+def _scores_table(scores: Mapping[str, Any]) -> Table:
+    table = Table("predictor", title="Accuracy, and by true class")
+    for name in ("accuracy", "balanced", *CLASSES):
+        table.add_column(name, justify="right")
+    for row in _rows(scores):
+        table.add_row(*row)
+    return table
+
+
+def _rows(scores: Mapping[str, Any]) -> list[list[str]]:
+    def shown(value: float | None) -> str:
+        return "–" if value is None or np.isnan(value) else f"{value:.3f}"
+
+    return [
+        [LABELS[name], *map(shown, (scores[name]["accuracy"], scores[name]["balanced"], *scores[name]["recall"]))]
+        for name in LABELS
+    ]

@@ -1,0 +1,234 @@
+"""What each part of SpecBranch is worth: branches, H-RAD, the fork rule, the draft stage, epsilon and K.
+
+    python scripts/ablation.py --prompts humaneval.jsonl gsm8k.jsonl --out ablation.json --plot ablation.png
+
+Every arm decodes the same prompts; at temperature 0 all arms emit the same tokens, so that they differ in rounds and
+in drafted tokens only. Times on two devices are simulated from the logged rounds (`jaxspec.simulate`), with the pair's
+measured step times and with those of a device on which a target step takes the same time for any few tokens.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from jaxspec import decode, heads, pairs, plan, profiles, prompts, simulate, verify
+from jaxspec.decode.branch import BranchDecoder
+from jaxspec.hrad import KEEP_ALL, Confidence, Cut, HRad
+from jaxspec.networks import with_features
+
+console = Console(stderr=True)
+
+EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+class Arm(NamedTuple):
+    """A setting that is measured.
+
+    Attributes:
+        name: As in the table.
+        decoder: The decoder.
+        head: The head whose parameters it reads; None where it reads none.
+    """
+
+    name: str
+    decoder: decode.Decoder
+    head: heads.Head | None
+
+
+def parts(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
+    """The whole method, and what is left of it without each of its parts."""
+    head = _heads(pair, options)[0]
+    whole, branches = HRad(head.network, head.epsilon), options.max_branches
+    yield _arm(pair, options, "full", whole, branches, head)
+    yield _arm(pair, options, "without branches", whole, 1, head)
+    yield _arm(pair, options, "without H-RAD", Confidence(options.epsilon), branches)
+    yield _arm(pair, options, "without either", Confidence(options.epsilon), 1)
+    yield _arm(pair, options, "branches, nothing cut", KEEP_ALL, branches)
+    yield _arm(pair, options, "PEARL", KEEP_ALL, 1)
+    yield _arm(pair, options, "with the draft stage", whole, branches, head, has_draft_stage=True)
+    yield _arm(pair, options, "top-k fork", whole, branches, head, fork=verify.TOP_K)
+
+
+def epsilons(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
+    """The threshold, with H-RAD and by confidence alone."""
+    head = _heads(pair, options)[0]
+    for value in EPSILONS:
+        yield _arm(pair, options, f"H-RAD, epsilon {value}", HRad(head.network, value), options.max_branches, head)
+        yield _arm(pair, options, f"confidence, epsilon {value}", Confidence(value), options.max_branches)
+
+
+def features(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
+    """The number of feature layers: one arm for each head that was given."""
+    for head in _heads(pair, options):
+        cut = HRad(head.network, head.epsilon)
+        yield _arm(pair, options, f"K = {head.network.num_features}", cut, options.max_branches, head)
+
+
+def methods(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
+    """The methods that draft alone and the ones that draft beside the target, at one length."""
+    target, draft, length = pair.target, pair.draft, options.length
+    yield Arm("SpS", decode.speculative(target, draft, length), None)
+    yield Arm("AdaEDL", decode.adaedl(target, draft, length), None)
+    yield Arm("PEARL", decode.pearl(target, draft, length), None)
+    profile = pair.profile_at(options.temperature)
+    if profile is not None:
+        yield Arm("SEQUOIA", decode.sequoia(target, draft, plan.optimal_tree(profile.acceptance, length + 1)), None)
+    head = _heads(pair, options)[0]
+    yield _arm(pair, options, "SpecBranch", HRad(head.network, head.epsilon), options.max_branches, head)
+
+
+ARMS = {"parts": parts, "epsilons": epsilons, "features": features, "methods": methods}
+
+
+def _heads(pair: pairs.Pair, options: argparse.Namespace) -> list[heads.Head]:
+    if options.heads:
+        return [heads.load(folder) for folder in options.heads]
+    head = pair.hrad_at(options.temperature)
+    if head is None:
+        raise SystemExit(f"{pair.name} has no H-RAD head; give --heads (jaxspec train-hrad makes them).")
+    return [head]
+
+
+def _arm(
+    pair: pairs.Pair,
+    options: argparse.Namespace,
+    name: str,
+    cut: Cut,
+    branches: int,
+    head: heads.Head | None = None,
+    **more: Any,
+) -> Arm:
+    target = pair.target if head is None else with_features(pair.target, head.network.num_features)
+    return Arm(name, BranchDecoder(target, pair.draft, options.length, branches, cut, **more), head)
+
+
+def measure(arm: Arm, pair: pairs.Pair, encoded: list[list[int]], options: argparse.Namespace) -> dict[str, Any]:
+    """One row of the table: the measures of all prompts together, and what one device and two would give."""
+    params = pair.params if arm.head is None else {**pair.params, "hrad": arm.head.params}
+    log = simulate.log_rounds(
+        arm.decoder,
+        params,
+        encoded,
+        key=jax.random.key(options.seed),
+        max_new_tokens=options.max_new_tokens,
+        sampling=decode.Sampling(options.temperature),
+        stop_ids=pair.stop_ids,
+    )
+    rounds = [entry for row in log.rounds for entry in row]
+    record: dict[str, Any] = {"arm": arm.name, **log.stats.summary()}
+    record |= {f"simulated_{name}": value for name, value in _simulated(rounds, pair, options).items()}
+    return record
+
+
+def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse.Namespace) -> dict[str, float]:
+    tables = {f"flat_c{c:g}": simulate.flat_times(30.0, c) for c in options.c}
+    profile = pair.profile_at(options.temperature)
+    if profile is not None:
+        tables["machine"] = simulate.profile_times(profile)
+    papers = simulate.without_rereading(rounds)
+    return {
+        f"{name}_{count}": simulate.simulate(papers, times, num_devices=count).speedup
+        for name, times in tables.items()
+        for count in (1, 2)
+    }
+
+
+def show(records: list[dict[str, Any]]) -> None:
+    """The table."""
+    simulated = [key for key in records[0] if key.startswith("simulated")]
+    shown = Table("arm", "tokens / round", "run", "rollback path", "all", "ends p/b/s", "hits", *simulated)
+    for record in records:
+        tally = record.get("tally", {})
+        ends = "/".join(str(tally[name]) for name in ("pending_rejected", "branch_rejected", "survived")) if tally else ""
+        hits = " ".join(f"{hit}/{count}" for hit, count in zip(tally["hits"], tally["labels"], strict=True)) if tally else ""
+        shown.add_row(
+            record["arm"],
+            f"{record['tokens_per_round']:.3f}",
+            f"{record['mean_accepted_run']:.2f}",
+            f"{record['rollback_path']:.3f}",
+            f"{record['rollback_all']:.3f}",
+            ends,
+            hits,
+            *(f"{record[key]:.2f}" for key in simulated),
+        )
+    console.print(shown)
+
+
+def plot(records: list[dict[str, Any]], file: str) -> None:
+    """Tokens a round and rollback against epsilon, with H-RAD and without."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
+    for prefix, label in (("H-RAD", "H-RAD"), ("confidence", "confidence alone")):
+        chosen = [record for record in records if record["arm"].startswith(f"{prefix}, epsilon")]
+        values = [float(record["arm"].rsplit(" ", 1)[1]) for record in chosen]
+        for axis, key in zip(axes, ("tokens_per_round", "rollback_path"), strict=True):
+            axis.plot(values, [record[key] for record in chosen], marker="o", label=label)
+    for axis, title in zip(axes, ("tokens a round", "rollback on the path"), strict=True):
+        axis.set(xlabel="epsilon", title=title)
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(file, dpi=150)
+
+
+def main() -> None:
+    """Runs every arm that was asked for and writes one JSON."""
+    options = parse()
+    pair = pairs.load(options.pair, **({} if options.draft_layers is None else {"draft_layers": options.draft_layers}))
+    encoded = [
+        prompts.encode(pair, prompt, options.prompt_tokens)
+        for file in options.prompts
+        for prompt in _read(file, options)
+    ]
+    chosen = [arm for name in options.arms for arm in ARMS[name](pair, options)]
+    records = [measure(arm, pair, encoded, options) for arm in track(chosen, "arms", console=console)]
+    show(records)
+    settings = {name: value for name, value in vars(options).items() if name not in ("out", "plot")}
+    result = {"settings": settings, "machine": profiles.machine_description(), "arms": records}
+    result["versions"] = profiles.library_versions()
+    Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    if options.plot:
+        plot(records, options.plot)
+
+
+def _read(file: str, options: argparse.Namespace) -> list[prompts.Prompt]:
+    """The first prompts of a file, of the category where its prompts have one."""
+    chosen = [one for one in prompts.read(file) if options.category is None or one.task in ("", options.category)]
+    return chosen[: options.num_prompts]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["parts"], help="sets of settings (default parts)")
+    parser.add_argument("--prompts", nargs="+", required=True, help="JSON lines")
+    parser.add_argument("--category", help="only prompts of this one")
+    parser.add_argument("--num-prompts", type=int, default=10, help="of each file")
+    parser.add_argument("--prompt-tokens", type=int, default=1024, help="prompts are cut to so many")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--pair", default=pairs.DEFAULT)
+    parser.add_argument("--draft-layers", type=int, help="the draft is the target's first so many layers")
+    parser.add_argument("--heads", nargs="+", help="H-RAD folders; by default the pair's for the temperature")
+    parser.add_argument("--length", type=int, default=8, help="gamma")
+    parser.add_argument("--max-branches", type=int, default=3)
+    parser.add_argument("--epsilon", type=float, default=0.4, help="of the arms without H-RAD")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--c", type=float, nargs="+", default=[8.0, 15.0], help="target step / draft step, simulated")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", required=True, help="JSON to write")
+    parser.add_argument("--plot", help="PNG to write, of the epsilons")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

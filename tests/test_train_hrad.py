@@ -1,0 +1,259 @@
+"""`jaxspec train-hrad` on a tiny pair, and the trained head in that pair: by name, in a folder, in every command."""
+
+import contextlib
+import io
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+from test_cli import byte_tokenizer
+
+from jaxspec import cli, decode, heads, hrad, measure, methods, networks, pairs
+from jaxspec.networks import MLP, Transformer, TransformerConfig
+
+LIMIT = 12
+PROMPTS = ["tell me more", "and then?", "why", "no", "which one was it", "go on", "so what", "who"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A pair whose draft is its target with a little noise."""
+    folder = tmp_path_factory.mktemp("pair")
+    model = Transformer(TransformerConfig(257, 16, 32, 2, 2, 1, 8, max_length=256, initializer_range=0.5))
+    params = model.init(jax.random.key(0))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noisy = [leaf + 0.02 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    networks.save(folder / "target", model, params)
+    networks.save(folder / "draft", model, jax.tree.unflatten(structure, noisy))
+    byte_tokenizer().save_pretrained(folder / "target")
+    (folder / "pair.json").write_text(json.dumps({"target": "target", "draft": "draft"}))
+    for name, chosen in (("prompts", PROMPTS), ("others", PROMPTS[::-1][:4])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in chosen))
+    return folder
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*argv: object) -> tuple[int, str, str]:
+        status = cli.main([str(word) for word in argv])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    """The head's folder and what was printed, once as JSON and once as tables."""
+    words = ["train-hrad", "--pair", folder, "--prompts", folder / "prompts.jsonl", "--num-prompts", 8, "--length", 4]
+    words += ["--features", 2, "--max-new-tokens", 30, "--epochs", 2, "--seed", 3, "--prompt-tokens", 40]
+    words += ["--held-out-prompts", folder / "others.jsonl", "--out", folder / "head"]
+    printed = []
+    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):  # optax needs it
+        patch.setattr(measure, "round_time", lambda *_, **__: 5.0)
+        for more in (["--json"], []):
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                assert cli.main([str(word) for word in [*words, *more]]) == 0, err.getvalue()
+            printed.append((out.getvalue(), err.getvalue()))
+    return folder / "head", printed
+
+
+def test_the_folder_has_the_head_its_record_and_its_card(trained, folder):
+    head_folder, [(out, err), (tables, _)] = trained
+    assert {file.name for file in head_folder.iterdir()} == {"hrad.safetensors", "hrad.json", "README.md"}
+    record = json.loads((head_folder / "hrad.json").read_text())
+    today = json.loads(out)
+    for timed in (record, today):
+        timed["metrics"].pop("cost")
+    assert today == record  # the same seed, twice
+    wanted = {"pair": folder.name, "temperature": 0.0, "length": 4, "features": 2}
+    assert {key: record[key] for key in wanted} == wanted
+    assert record["config"] == {"num_features": 2, "width": 16, "hidden_sizes": [256, 64], "num_classes": 3}
+    settings = {"prompts": "prompts.jsonl", "held_out_prompts": "others.jsonl", "num_prompts": 8, "prompt_tokens": 40}
+    settings |= {"max_new_tokens": 30, "seed": 3, "epochs": 2, "dtype": "float32", "draft_temperature": None}
+    assert {key: record["trained"][key] for key in settings} == settings
+    assert sum(record["trained"]["rounds"].values()) > 10
+    assert record["metrics"]["other_task"]["rounds"] > 0
+    assert record["epsilon"] == record["metrics"]["epsilons"]["partial"]
+    assert "rounds" in err
+    assert "rounds of the other task" in err
+    assert f"Written to {head_folder}" in tables
+    assert "Confusion of H-RAD" in tables
+
+
+def test_the_card_says_how_to_make_the_head_again_and_no_place_of_this_machine(trained, folder):
+    text = "".join((trained[0] / name).read_text() for name in ("README.md", "hrad.json"))
+    assert str(folder) not in text
+    command = re.search(r"```\n(jaxspec train-hrad .*)\n```", text).group(1)
+    args = cli._parser().parse_args(command.split()[1:])
+    assert (args.prompts, args.held_out_prompts, args.out) == ("prompts.jsonl", "others.jsonl", "head")
+    assert (args.length, args.features, args.max_new_tokens, args.seed, args.epochs) == (4, 2, 30, 3, 2)
+    assert (args.pair, args.temperature, args.num_prompts, args.prompt_tokens) == (folder.name, 0.0, 8, 40)
+
+
+@pytest.fixture(scope="module")
+def headed(trained, folder):
+    """The pair with two heads: the trained one, and another one for temperature 1."""
+    head = heads.load(trained[0])
+    heads.save(
+        folder / "warm", head.network, head.network.init(jax.random.key(9)), {**head.record, "temperature": 1}, ""
+    )
+    inside = folder / "headed"
+    inside.mkdir()
+    entries = {"target": str(folder / "target"), "draft": str(folder / "draft")}
+    entries["hrad"] = [str(folder / "head"), str(folder / "warm")]
+    (inside / "pair.json").write_text(json.dumps(entries))
+    return inside
+
+
+def test_a_pair_gives_the_head_of_the_nearest_temperature(headed, folder):
+    pair = pairs.load(headed)
+    assert pair.hrad == MLP(2, 16)
+    assert [pair.hrad_at(temperature).folder.name for temperature in (0.0, 0.4, 0.6, 2.0)] == [
+        "head",
+        "head",
+        "warm",
+        "warm",
+    ]
+    np.testing.assert_array_equal(pair.params["hrad"]["mean"], pair.hrad_at(0).params["mean"])
+    warm = pair.params_at(1.0)
+    jax.tree.map(np.testing.assert_array_equal, warm["hrad"], pair.hrad.init(jax.random.key(9)))
+    assert warm["target"] is pair.params["target"]
+    assert (pair.target.num_features, pair.draft.num_features) == (2, 0)
+    plain = pairs.load(folder)
+    assert (plain.hrad, plain.hrad_at(0), plain.target.num_features) == (None, None, 0)
+    assert plain.params_at(0) is plain.params
+    assert (pairs.load(headed, draft_layers=1).hrad, pairs.load(headed, draft_layers=1).target.num_features) == (
+        None,
+        0,
+    )
+    assert pairs.load(headed, num_features=3).target.num_features == 3
+
+
+def test_features_cost_plain_decoding_nothing(headed):
+    with_heads = pairs.load(headed)
+    programs = []
+    for target in (with_heads.target, networks.with_features(with_heads.target, 0)):
+        decoder = decode.autoregressive(target)
+        request = decode.loop.batch.request(
+            decoder, with_heads.params, [[1]], jax.random.key(0), 8, decode.Sampling(), (), None, False
+        )
+        state = decode.loop.begin(decoder, with_heads.params, request, 64, None)
+        round_ = jax.jit(jax.vmap(lambda one, decoder=decoder: decoder.round(with_heads.params, one)))
+        text = round_.lower(state).compile().as_text()
+        programs.append(re.sub(r", metadata=\{[^}]*\}|, source_\w+=\S+", "", text))
+    kinds = [sorted(re.findall(r"= (\S+) (\w[\w-]*)\(", program)) for program in programs]
+    assert kinds[0] == kinds[1]
+
+
+def test_every_method_decodes_by_name_and_states_its_settings(run, headed):
+    words = ["check", "--prompts", headed.parent / "prompts.jsonl", "--num-prompts", 2, "--max-new-tokens", LIMIT]
+    status, out, err = run(*words, "--pair", headed, "--methods", "pearl,adaedl,specbranch", "--length", 4, "--json")
+    assert status == 0, err
+    result = json.loads(out)
+    assert (result["forks"], result["prompts"]) == (0, 2)
+    head = heads.load(headed.parent / "head")
+    configs = result["config"]["methods"]
+    assert configs["pearl"] == {"method": "pearl", "tree": None, "length": 4, "profile": None}
+    specbranch = {"method": "specbranch", "tree": None, "length": 4, "profile": None, "hrad": "head"}
+    specbranch |= {"max_branches": 3, "epsilon": head.epsilon, "fork": "sequoia", "has_draft_stage": False}
+    assert configs["specbranch"] == specbranch
+    assert configs["adaedl"].items() >= {"length": 4, "threshold": 0.5, "entropy_factor": 0.2, "step": 0.01}.items()
+    assert "head is for" not in err
+
+
+def test_specbranch_takes_the_head_of_its_temperature(run, headed, monkeypatch):
+    calls = []
+
+    def generate(decoder, params, token_ids, **options):
+        calls.append((decoder, params))
+        counts = jax.tree.map(lambda leaf: np.asarray(leaf)[None], decode.stats.zeros(decoder))
+        return decode.Generation(np.array([[72]], np.int32), np.array([1]), ("stop",), None, decode.Stats(counts))
+
+    monkeypatch.setattr(decode, "generate", generate)
+    words = ["generate", "hello", "--json", "--pair", headed, "--max-branches", 2]
+    status, out, err = run(*words, "--epsilon", 0.25, "--temperature", 0.9, "--length", 5)
+    assert status == 0, err
+    assert "the head is for temperature 1, not 0.9" in err
+    assert "the head is for the length 4, not 5" in err
+    config = json.loads(out)["config"]
+    wanted = {"method": "specbranch", "length": 5, "max_branches": 2, "epsilon": 0.25, "hrad": "warm"}
+    assert {key: config[key] for key in wanted} == wanted
+    [(decoder, params)] = calls
+    assert (decoder.length, decoder.max_branches, decoder.cut) == (5, 2, hrad.HRad(MLP(2, 16), 0.25))
+    np.testing.assert_array_equal(
+        params["hrad"]["layers"]["0"]["weight"], MLP(2, 16).init(jax.random.key(9))["layers"]["0"]["weight"]
+    )
+    status, out, err = run(*words[:4], headed.parent, "--method", "specbranch")  # a pair without a head
+    assert status == 0
+    assert "has no H-RAD head" in err
+    assert calls[1][0].cut == hrad.Confidence(methods.DEFAULT_EPSILON)
+    assert json.loads(out)["config"]["hrad"] is None
+    assert (calls[1][0].length, calls[1][0].max_branches) == (methods.DEFAULT_LENGTH, methods.DEFAULT_BRANCHES)
+
+
+def test_bench_times_them(run, headed, monkeypatch):
+    monkeypatch.setattr(measure, "step_times", lambda model, params, sizes, **_: {size: 10.0 * size for size in sizes})
+    words = ["bench", "--prompts", headed.parent / "prompts.jsonl", "--num-prompts", 1, "--max-new-tokens", LIMIT]
+    status, out, err = run(*words, "--pair", headed, "--methods", "pearl,specbranch", "--length", 4, "--json")
+    assert status == 0, err
+    found = json.loads(out)["methods"]
+    assert list(found) == ["autoregressive", "pearl", "specbranch"]
+    assert [found[name]["verify_ms"] for name in found] == [10.0, 40.0, 40.0]
+    assert [found[name]["draft_ms"] for name in found] == [0.0, 50.0 + 4 * 10, 50.0 + 4 * 30]
+    assert found["specbranch"]["config"]["max_branches"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train-hrad --out {}/new", "required: --prompts"),
+        ("train-hrad --prompts {}/prompts.jsonl", "required: --out"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/none/new", "can't be written"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/pair.json", "can't be written"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/new --length 2", "--length: '2' is not in range"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/new --features 0", "--features"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/new --features 9 --pair {}", "num_features=9"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/new --top-k 4", "--top-k can't be measured"),
+        ("train-hrad --prompts {}/prompts.jsonl --held-out-prompts {}/no.jsonl --out {}/new", "no.jsonl can't be read"),
+        ("generate x --method pearl --epsilon 0.3", "--epsilon is for the method specbranch, but pearl"),
+        ("generate x --method speculative --max-branches 3", "--max-branches is for the method specbranch"),
+        ("generate x --epsilon 1.5", "--epsilon: '1.5' is not in range"),
+        ("generate x --max-branches 0", "--max-branches"),
+    ],
+)
+def test_bad_input_is_one_line(run, folder, words, message):
+    status, out, err = run(*words.replace("{}", str(folder)).split())
+    assert (status, out) == (cli.FAILED, "")
+    assert message in err.splitlines()[-1]
+    assert not (folder / "new").exists()
+
+
+def test_heads_of_another_target_or_network_are_refused(headed, folder, tmp_path):
+    record = {"temperature": 0.0, "length": 4, "epsilon": 0.3}
+    entries = {"target": str(folder / "target"), "draft": str(folder / "draft"), "hrad": ["head"]}
+    (tmp_path / "pair.json").write_text(json.dumps(entries))
+    other = MLP(2, 20)
+    heads.save(tmp_path / "head", other, other.init(jax.random.key(0)), record, "")
+    with pytest.raises(ValueError, match="width 20; this one has 16"):
+        pairs.load(tmp_path)
+    (tmp_path / "pair.json").write_text(json.dumps({**entries, "hrad": ["head", str(folder / "head")]}))
+    with pytest.raises(ValueError, match="one pair has one network"):
+        pairs.load(tmp_path)
+    (tmp_path / "pair.json").write_text(json.dumps({**entries, "hrad": "head"}))
+    with pytest.raises(ValueError, match="hrad is 'head', but a list of strings"):
+        pairs.load(tmp_path)
+
+
+def test_help_names_the_options(run):
+    status, out, _ = run("train-hrad", "--help")
+    assert status == 0
+    options = (
+        "--prompts --num-prompts --held-out-prompts --out --length --features --epochs --temperature --seed --json"
+    )
+    assert [option for option in options.split() if option not in out] == []
+    assert "example: jaxspec train-hrad " in out
