@@ -1,7 +1,7 @@
 """Lossless speculative decoding as compiled, pure JAX functions.
 
 The parts are modules, loaded when they are first used: `decode` (methods and the loop), `tree`, `plan`, `profiles`,
-`measure`, `verify`, `sampling`, `parity`, `pairs` (ready models), `networks`.
+`measure`, `verify`, `sampling`, `parity`, `pairs` (ready models), `networks`, `hrad`, `theory`, `ranking`, `simulate`.
 """
 
 import importlib
@@ -9,18 +9,37 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxspec import decode, measure, networks, pairs, parity, plan, profiles, sampling, tree, verify
+    from jaxspec import (
+        decode,
+        hrad,
+        measure,
+        networks,
+        pairs,
+        parity,
+        plan,
+        profiles,
+        ranking,
+        sampling,
+        simulate,
+        theory,
+        tree,
+        verify,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
     "decode",
+    "hrad",
     "measure",
     "networks",
     "pairs",
     "parity",
     "plan",
     "profiles",
+    "ranking",
     "sampling",
+    "simulate",
+    "theory",
     "tree",
     "verify",
 ]

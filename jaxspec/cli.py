@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxspec import fetching, plan, prompts, reports, train_hrad
+from jaxspec import fetching, plan, prompts, ranking, reports, train_hrad
 from jaxspec.arguments import (
     add_command,
     add_methods,
@@ -252,6 +252,7 @@ def _plan(args: argparse.Namespace) -> int:
     rows = len(profile.acceptance) if isinstance(profile.acceptance[0], tuple) else _TABLE_DEPTHS
     depths = list(range(1, min(_TABLE_DEPTHS, rows, args.max_depth or _TABLE_DEPTHS) + 1))
     speedups: Any = plan.table(profile, sizes, depths) if sizes else []
+    ranked = ranking.rank(profile)
     if args.json:
         table = {"sizes": sizes, "depths": depths, "speedups": [list(row) for row in speedups]}
         reports.print_json(
@@ -261,10 +262,12 @@ def _plan(args: argparse.Namespace) -> int:
                 "expected_tokens": chosen.expected_tokens,
                 "expected_speedup": chosen.expected_speedup,
                 "table": table,
+                "methods": [one._asdict() | {"tree": one.tree and one.tree.parents} for one in ranked],
             }
         )
     else:
         reports.print_plan(chosen, profile, sizes, depths, speedups)
+        reports.print_ranking(ranked)
     return 0
 
 

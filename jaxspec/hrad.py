@@ -25,11 +25,11 @@ class Cutting(NamedTuple):
     """Where a continuation is cut.
 
     Attributes:
-        count: `[]` int32, how many of its tokens become pending, 0 to G - 1.
-        label: `[]` int32, H-RAD's class; for other cuts the class that the count amounts to.
+        kept: `[]` int32, how many of its tokens become pending, 0 to G - 1.
+        label: `[]` int32, H-RAD's class; for other cuts the class that this amounts to.
     """
 
-    count: jax.Array
+    kept: jax.Array
     label: jax.Array
 
 
@@ -119,7 +119,8 @@ class HRad:
     def __call__(
         self, params: Params, features: jax.Array | None, embedding: jax.Array | None, confidence: jax.Array
     ) -> Cutting:
-        assert features is not None and embedding is not None
+        assert features is not None
+        assert embedding is not None
         label = jnp.argmax(self.network.apply(params, inputs(features, embedding))).astype(jnp.int32)
         last = confidence.shape[0] - 1
         count = jnp.where(label == NONE, 0, jnp.where(label == ALL, last, first_below(confidence, self.epsilon)))

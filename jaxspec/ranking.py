@@ -97,9 +97,7 @@ def _best_overlap(
         alone = draft_ms + verify_ms + profile.overhead_ms
         overlapped = max(draft_ms, verify_ms) + profile.overhead_ms
         kept = count if method == "specbranch" else None
-        return Prediction(
-            method, None, length, kept, tokens, plain_ms * tokens / alone, plain_ms * tokens / overlapped
-        )
+        return Prediction(method, None, length, kept, tokens, plain_ms * tokens / alone, plain_ms * tokens / overlapped)
 
     tried = [predict(length, count) for length in range(1, longest + 1) for count in branches]
     return max(tried, key=lambda one: one.overlap_speedup or 0.0)

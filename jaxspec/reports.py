@@ -23,6 +23,7 @@ from jaxspec.profiles import Profile
 if TYPE_CHECKING:
     from jaxspec.decode import Chunk
     from jaxspec.parity import Parity
+    from jaxspec.ranking import Prediction
 
 ACCEPTED = Style(color="green")
 OWN = Style(color="yellow", bold=True)
@@ -198,6 +199,19 @@ def print_plan(chosen: plan.Plan, profile: Profile, sizes: Sequence[int], depths
             cells[best[1]] = Text(f"{speedups[best]:.3f}*", BEST)
         table.add_row(str(size), *cells)
     console.print(table)
+
+
+def print_ranking(ranked: Sequence["Prediction"]) -> None:
+    """Every method's predicted speed at its best setting."""
+    table = Table("method", "setting", title="Predicted speedup of every method at its best setting")
+    for heading in ("tokens a round", "one device", "two devices"):
+        table.add_column(heading, justify="right")
+    for one in ranked:
+        setting = f"{one.tree.size} nodes" if one.tree else f"length {one.length}" if one.length else ""
+        setting += f", {one.max_branches} branches" if one.max_branches else ""
+        overlap = f"{one.overlap_speedup:.3f}" if one.overlap_speedup else "–"
+        table.add_row(one.method, setting, f"{one.expected_tokens:.3f}", f"{one.speedup:.3f}", overlap)
+    results_console().print(table)
 
 
 def parity_entries(results: Mapping[str, "Parity"], names: Sequence[str]) -> dict[str, Any]:

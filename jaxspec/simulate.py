@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Params
@@ -23,6 +24,7 @@ from jaxspec.decode import Decoder, Sampling, batch, loop
 from jaxspec.decode.adaedl import AdaEDL
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.decode.plain import Autoregressive
+from jaxspec.decode.stats import Stats, add, zeros
 from jaxspec.decode.tree import TreeDecoder
 from jaxspec.profiles import Profile
 
@@ -240,6 +242,18 @@ def flat_times(target_ms: float, c: float, num_tokens: int = FLAT_TOKENS) -> Ste
 # Logs
 
 
+class Log(NamedTuple):
+    """What a decoder did.
+
+    Attributes:
+        rounds: For each prompt its rounds, with the forwards that the prompt alone would take.
+        stats: The measures, by prompt.
+    """
+
+    rounds: list[list[Round]]
+    stats: Stats
+
+
 def log_rounds(
     decoder: Decoder,
     params: dict[str, Params],
@@ -250,8 +264,8 @@ def log_rounds(
     sampling: Sampling = GREEDY,
     stop_ids: Sequence[int] = (),
     draft_temperature: float | None = None,
-) -> list[list[Round]]:
-    """For each prompt the rounds in which a decoder decodes it, with the forwards that the prompt alone would take.
+) -> Log:
+    """The rounds in which a decoder decodes some prompts.
 
     Arguments as for `decode.generate`; the prompts are decoded side by side, and a row's rounds do not depend on that.
 
@@ -263,15 +277,20 @@ def log_rounds(
         decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, with_logprobs=False
     )
     rows: list[list[Round]] = [[] for _ in prompts]
+    counts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(prompts), *leaf.shape)), zeros(decoder))
     is_fresh = np.ones(len(prompts), bool)
     for state, info in loop.rounds(decoder, params, request):
+        counts = _add(counts, info)
         info, is_fresh_then = jax.device_get((info, getattr(state.memory, "is_fresh", is_fresh)))
         for row, log in enumerate(rows):
             report = jax.tree.map(lambda leaf, row=row: leaf[row], info)
             if report.num_emitted > 0:  # not a row that was finished
                 log.append(facts(report, bool(is_fresh[row]), len(log)))
         is_fresh = is_fresh_then
-    return rows
+    return Log(rows, Stats(jax.device_get(counts)))
+
+
+_add = jax.jit(jax.vmap(add))
 
 
 def without_rereading(rounds: Iterable[Round]) -> list[Round]:

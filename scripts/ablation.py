@@ -146,8 +146,14 @@ def show(records: list[dict[str, Any]]) -> None:
     shown = Table("arm", "tokens / round", "run", "rollback path", "all", "ends p/b/s", "hits", *simulated)
     for record in records:
         tally = record.get("tally", {})
-        ends = "/".join(str(tally[name]) for name in ("pending_rejected", "branch_rejected", "survived")) if tally else ""
-        hits = " ".join(f"{hit}/{count}" for hit, count in zip(tally["hits"], tally["labels"], strict=True)) if tally else ""
+        ends = (
+            "/".join(str(tally[name]) for name in ("pending_rejected", "branch_rejected", "survived")) if tally else ""
+        )
+        hits = (
+            " ".join(f"{hit}/{count}" for hit, count in zip(tally["hits"], tally["labels"], strict=True))
+            if tally
+            else ""
+        )
         shown.add_row(
             record["arm"],
             f"{record['tokens_per_round']:.3f}",

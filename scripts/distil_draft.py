@@ -26,11 +26,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from fit_copying import followers
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fit_copying import followers
 from jaxspec import decode, networks, training
 from jaxspec.networks import Transformer, TransformerConfig
 

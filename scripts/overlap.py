@@ -132,7 +132,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     flat = {c: simulate.flat_times(1.0, float(c)) for c in args.c.split(",")}
     results = {}
     for name, decoder in decoders_of(pair, args).items():
-        logs = simulate.log_rounds(
+        log = simulate.log_rounds(
             decoder,
             pair.params,
             prompts,
@@ -140,7 +140,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
             max_new_tokens=1 + args.new_tokens,
             sampling=decode.Sampling(args.temperature),
         )
-        rounds = [entry for log in logs for entry in log]
+        rounds = [entry for row in log.rounds for entry in row]
         results[name] = {
             "tokens_per_round": sum(entry.emitted for entry in rounds) / len(rounds),
             **simulated(rounds, times, flat),

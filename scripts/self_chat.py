@@ -164,6 +164,7 @@ def main() -> None:
     heads = tuple(tuple(encode("\n" + head)) for head in (USER, ASSISTANT))
     (end,) = encode(END)
     decoder = SelfChat(model, heads, end)
+
     def whole(is_whole: bool) -> str:
         return END + "\n" + ASSISTANT if is_whole else ""
 

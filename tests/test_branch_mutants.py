@@ -241,17 +241,18 @@ class CommitsOtherwise(BranchDecoder):
         return context._replace(length=context.length + jnp.where(grows, self.change, 0))
 
 
+def test_wrong_count_of_the_target_s_commits_is_rejected():
+    wrong = CommitsOtherwise(CTX, CTX, LENGTH, BRANCHES, LOW, name="target", change=1)
+    with pytest.raises(AssertionError):
+        checks.assert_greedy_equals_reference(wrong, hashed(0.0), RAGGED)
+
+
 @pytest.mark.parametrize("change", [-1, 1], ids=["one too few", "one too many"])
-def test_wrong_count_of_commits_is_rejected(change):
-    arguments = CTX, CTX, LENGTH, BRANCHES, LOW
-    wrong = CommitsOtherwise(*arguments, name="draft", change=change)
+def test_wrong_count_of_the_draft_s_commits_is_rejected(change):
+    wrong = CommitsOtherwise(CTX, CTX, LENGTH, BRANCHES, LOW, change=change)
     checks.assert_greedy_equals_reference(wrong, hashed(0.0), RAGGED)
     with pytest.raises(AssertionError, match="something was rejected"):
         assert_accepts_everything(wrong, hashed(0.0))
-    with pytest.raises(AssertionError):
-        checks.assert_greedy_equals_reference(
-            CommitsOtherwise(*arguments, name="target", change=change), hashed(0.0), RAGGED
-        )
 
 
 # What H-RAD sees.

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jaxspec import arguments, cli, decode, fetching, measure, methods, networks, parity, plan, reports, tree
+from jaxspec import arguments, cli, decode, fetching, measure, methods, networks, parity, plan, ranking, reports, tree
 from jaxspec.networks import Transformer, TransformerConfig
 from jaxspec.profiles import Profile
 
@@ -343,7 +343,8 @@ def test_plan(run, folder):
     status, out, err = run("plan", folder / "profile.json", "--json")
     assert (status, err) == (0, "")
     result = json.loads(out)
-    assert list(result) == ["method", "tree", "expected_tokens", "expected_speedup", "table"]
+    assert list(result) == ["method", "tree", "expected_tokens", "expected_speedup", "table", "methods"]
+    assert [one["method"] for one in result["methods"]] == [one.method for one in ranking.rank(PROFILE)]
     assert result["method"] == "sequoia"
     assert result["tree"] == list(chosen.tree.parents)
     assert result["expected_tokens"] == pytest.approx(chosen.expected_tokens)
@@ -359,6 +360,7 @@ def test_plan(run, folder):
     assert f"{np.nanmax(speedups):.3f}*" in out
     assert f"{chosen.expected_speedup:.3f}" in out
     assert "rank 1" in out
+    assert all(one.method in out for one in ranking.rank(PROFILE))
 
 
 def test_the_table_is_as_deep_as_was_measured(run, tmp_path):
@@ -437,7 +439,10 @@ BAD = [
     ("generate x --tree k-ary:9x99", "at most 4096 nodes"),
     ("generate x --tree bush:3", "a shape of chain, star"),
     ("generate x --tree star:300", "The tree has 300 siblings"),
-    ("generate x --tree star:2 --length 3", "--length is for the method speculative or pearl or adaedl or specbranch, but sequoia"),
+    (
+        "generate x --tree star:2 --length 3",
+        "--length is for the method speculative or pearl or adaedl or specbranch, but sequoia",
+    ),
     ("generate x --method auto --tree star:2", "--tree is for the method sequoia, but auto"),
     ("generate x --tree optimal", "needs a profile"),
     ("generate x --tree optimal --profile {}/plain.json", "makes plain decoding the fastest"),

@@ -6,7 +6,7 @@ import pytest
 from jaxspec import plan, ranking, theory, tree
 from jaxspec.profiles import Profile
 
-FLAT = {n: 10.0 for n in (1, 2, 4, 8, 16, 32)}
+FLAT = dict.fromkeys((1, 2, 4, 8, 16, 32), 10.0)
 
 
 def profile(acceptance=(0.6, 0.15, 0.05), verify_ms=FLAT, draft_ms=None):

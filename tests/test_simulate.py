@@ -177,7 +177,7 @@ def test_the_log_of_pearl_on_iid_tokens_has_the_theorys_yield():
     decoder = decode.pearl(FixedLM(3), FixedLM(3), length)
     logs = simulate.log_rounds(
         decoder, params, [[0]] * 64, key=checks.KEY, max_new_tokens=96, sampling=decode.Sampling(1.0)
-    )
+    ).rounds
     rounds = [entry for log in logs for entry in log[:-1]]  # the last is cut by the limit
     tokens = sum(entry.emitted for entry in rounds) / len(rounds)
     assert math.isclose(tokens, theory.overlap_tokens(alpha, length), rel_tol=0.02)
@@ -191,7 +191,9 @@ def test_the_log_of_pearl_on_iid_tokens_has_the_theorys_yield():
 
 def logged(decoder, params):
     """A decoder's log, checked against what its rounds report, which is `[rounds, B, …]`."""
-    logs = simulate.log_rounds(decoder, params, checks.PROMPTS, key=checks.KEY, max_new_tokens=20)
+    logs, found = simulate.log_rounds(decoder, params, checks.PROMPTS, key=checks.KEY, max_new_tokens=20)
+    expected = checks.run(decoder, params, checks.PROMPTS).stats
+    jax.tree.map(np.testing.assert_array_equal, found.counts, expected.counts)
     _, reports = checks.steps(decoder, params, checks.PROMPTS, with_logprobs=False)
     infos = jax.tree.map(lambda *leaves: np.stack(leaves), *(info for _, info in reports))
     for log, emitted in zip(logs, infos.num_emitted.T, strict=True):

@@ -410,7 +410,7 @@ class BranchDecoder:
         cutting = self._cut(params, row, line, evidence)
         return Memory(
             line,
-            jnp.where(resolved.survives, cutting.count, 0),
+            jnp.where(resolved.survives, cutting.kept, 0),
             ~resolved.survives,
             cutting.label,
             *self._kept(evidence),
@@ -535,7 +535,7 @@ class BranchDecoder:
         """How much of a line is pending, and its class: the ones of the last round, or the cut of a new line."""
         cutting = self._cut(params, row, memory.line, Evidence(memory.features, memory.embedding))
         is_first = row.num_rounds == 0  # the target has not run yet, so that there is nothing to cut by
-        count = jnp.where(is_first, 0, cutting.count)
+        count = jnp.where(is_first, 0, cutting.kept)
         label = jnp.where(is_first, hrad.NONE, cutting.label)
         is_fresh = memory.is_fresh
         return jnp.where(is_fresh, count, memory.num_pending), jnp.where(is_fresh, label, memory.label)
@@ -543,7 +543,7 @@ class BranchDecoder:
     def _cut(self, params: dict[str, Params], row: Row, line: Line, evidence: Evidence) -> hrad.Cutting:
         """Where a line behind the row's newest token is cut; the draft's positions may end it before."""
         cutting = self.cut(params.get("hrad"), evidence.features, evidence.embedding, line.confidence)
-        return cutting._replace(count=jnp.minimum(cutting.count, self._room(row)))
+        return cutting._replace(kept=jnp.minimum(cutting.kept, self._room(row)))
 
     def _room(self, row: Row) -> jax.Array:
         """`[]` int32 tokens behind the root that the draft can propose, each by one that it has a position for."""

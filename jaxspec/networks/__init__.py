@@ -1,7 +1,7 @@
 """Networks that decoders run, described with Flax nnx. The only place that knows a network."""
 
-from jaxspec.networks.copying import Copying
 from jaxspec.networks.config import Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.copying import Copying
 from jaxspec.networks.derived import Trimmed, early_exit, early_exit_params, reduce_vocabulary, with_features
 from jaxspec.networks.load import load, load_tokenizer, save
 from jaxspec.networks.mlp import MLP
