@@ -157,7 +157,8 @@ def load(
     profiles: tuple[Profile, ...] = ()
     if folder is not None and draft_layers is None:  # what was measured is of the pair's own draft
         profiles = tuple(Profile.load(folder / file) for file in entries.get("profiles", ()))
-    read = _pair(name, target, draft, profiles, entries.get("description", ""))
+    description = entries.get("description", "") if draft_layers is None else ""
+    read = _pair(name, target, draft, profiles, description)
     if folder is None or draft_layers is not None:
         return read
     read = _with_heads(read, [heads.load(folder / place) for place in entries.get("hrad", ())], options)

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from jaxspec import decode, fetching, networks, pairs, tree
 from jaxspec.base import Context
-from jaxspec.networks import Transformer, TransformerConfig
+from jaxspec.networks import Copying, Transformer, TransformerConfig
 from jaxspec.profiles import Profile
 
 CONTENT = b"not really a network" * 1000
@@ -348,9 +348,14 @@ def test_a_tokenizer_without_template_asks_for_raw(tmp_path):
 
 def test_the_real_pair(real_pair):  # noqa: F811
     assert real_pair.target.config.num_layers == 30
-    assert real_pair.draft.config.num_layers == pairs.DRAFT_LAYERS
+    assert isinstance(real_pair.draft, Copying)
+    assert real_pair.draft.model.config.num_layers == 3
+    assert 2 in real_pair.draft.model.kept_ids
     assert real_pair.stop_ids == (2,)
-    assert real_pair.params["draft"]["embed_tokens"]["weight"] is real_pair.params["target"]["embed_tokens"]["weight"]
+    assert real_pair.profile_at(0.0).acceptance[0][0] > 0.35
+    assert real_pair.hrad == real_pair.hrad_at(0.0).network
+    first = pairs.load(draft_layers=2)
+    assert first.params["draft"]["embed_tokens"]["weight"] is first.params["target"]["embed_tokens"]["weight"]
     assert real_pair.encode("Hello world", raw=True) == [19556, 905]
     system = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018, 411, 407, 19712, 8182]
     question = [2, 198, 1, 4093, 198, 1780, 314, 216, 34, 27, 34, 47, 2, 198, 1, 520, 9531, 198]
