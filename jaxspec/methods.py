@@ -96,7 +96,7 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
     if method == "specbranch":
         return _specbranch(args, pair)
     if method == "adaedl":
-        from jaxspec.decode.adaedl import DEFAULTS
+        from jaxspec.decode.adaptive import DEFAULTS
 
         constants = {name: value for name, value in DEFAULTS.items() if isinstance(value, float)}
         return Choice(method, length=args.length or DEFAULT_LENGTH, settings=constants)

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxspec.base import Params
 from jaxspec.decode import Decoder, Sampling, batch, loop
-from jaxspec.decode.adaedl import AdaEDL
+from jaxspec.decode.adaptive import AdaEDL
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.decode.plain import Autoregressive
 from jaxspec.decode.stats import Stats, add, zeros

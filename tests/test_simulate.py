@@ -12,7 +12,7 @@ import pytest
 import toys
 
 from jaxspec import decode, hrad, simulate, theory, tree
-from jaxspec.decode.adaedl import adaedl
+from jaxspec.decode.adaptive import adaedl
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.profiles import Profile
 from jaxspec.simulate import Job, Round, StepTimes

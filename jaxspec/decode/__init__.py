@@ -1,6 +1,6 @@
 """Decoding methods, each a frozen dataclass with `init` and `round`, and the loop that runs them."""
 
-from jaxspec.decode.adaedl import adaedl
+from jaxspec.decode.adaptive import adaedl
 from jaxspec.decode.branch import pearl, specbranch
 from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
 from jaxspec.decode.plain import autoregressive

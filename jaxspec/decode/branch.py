@@ -13,7 +13,6 @@ draws that are tested before, and a drawn token is never dropped because of what
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,120 +21,11 @@ from jaxspec import cache, hrad, sampling, verify
 from jaxspec.base import Context, Entries, Model, Output, Params
 from jaxspec.decode import proposals
 from jaxspec.decode import state as states
+from jaxspec.decode.lines import Drafted, Evidence, Line, Memory, Resolved, Tally
 from jaxspec.decode.state import Info, Row, State
 
 PROPOSAL, OUTCOME, RESIDUAL, STAGE = range(4)
 """Purposes of a round's randomness."""
-
-
-class Line(NamedTuple):
-    """What the draft proposes at G positions in a row, each behind the line's own tokens of the positions before.
-
-    Attributes:
-        tokens: `[G]` int32, the line's own tokens: draws, or arg-maxima of a greedy draft.
-        candidates: `[G, C]` int32, what a fork at the position tries, in this order. The line's own token is the first,
-            but for the fork rule `verify.TOP_K`.
-        probs: `[G, P]` float32 that they come from, over the P tokens that the draft can propose; None where all rows
-            are greedy.
-        confidence: `[G]` float32, see `BranchDecoder`.
-    """
-
-    tokens: jax.Array
-    candidates: jax.Array
-    probs: jax.Array | None
-    confidence: jax.Array
-
-
-class Memory(NamedTuple):
-    """What is pending between two rounds.
-
-    Attributes:
-        line: Positions behind the root.
-        num_pending: `[]` int32, the first ones, which the next round verifies; the branch point is behind them.
-        is_fresh: `[]` bool, nothing was drafted yet behind the root: the line holds nothing.
-        label: `[]` int32, the class of the cut that the line went through; see `hrad`.
-        features: `[K, D]` of the target at the newest verified position; None unless they are kept.
-        embedding: `[D]` of the root in the target; kept where the features are.
-    """
-
-    line: Line
-    num_pending: jax.Array
-    is_fresh: jax.Array
-    label: jax.Array
-    features: jax.Array | None
-    embedding: jax.Array | None = None
-
-
-class Evidence(NamedTuple):
-    """What a cut reads of the target; None where it is not read.
-
-    Attributes:
-        features: `[K, D]` of the last K layers at the newest verified position, in front of the newest token.
-        embedding: `[D]` of the newest token.
-    """
-
-    features: jax.Array | None
-    embedding: jax.Array | None
-
-
-class Drafted(NamedTuple):
-    """The draft's half of a round.
-
-    Attributes:
-        line: The line, with the branch point's candidates.
-        num_pending: `[]` int32.
-        is_active: `[C]` bool, the candidates that are tried.
-        label: `[]` int32, the class of the cut that the line went through.
-        continuations: `Line` with a leading axis of C: G positions behind each candidate.
-        block: The draft's entries: the token before the root, the root, the pending ones, the branches.
-    """
-
-    line: Line
-    num_pending: jax.Array
-    is_active: jax.Array
-    label: jax.Array
-    continuations: Line
-    block: Entries
-
-
-class Resolved(NamedTuple):
-    """What verification made of a round.
-
-    Attributes:
-        num_pending: `[]` int32, how many pending tokens were accepted.
-        branch: `[]` int32, the accepted candidate; any where none was.
-        survives: `[]` bool, whether all pending tokens and a candidate were accepted.
-        token: `[]` int32, emitted behind the accepted pending tokens: the candidate, or the correction.
-        accept: `[G, C]` float32, see `Info`.
-    """
-
-    num_pending: jax.Array
-    branch: jax.Array
-    survives: jax.Array
-    token: jax.Array
-    accept: jax.Array
-
-
-class Tally(NamedTuple):
-    """Counts of branch decoding, `[]` int32 or as stated, all 0 in the round of a finished row.
-
-    Attributes:
-        pending_rejected: Rounds that ended in the pending tokens.
-        branch_rejected: Rounds whose candidates all failed.
-        survived: Rounds that went on with a branch.
-        branches: Candidates that were continued.
-        pending: Pending tokens, accepted or not.
-        labels: `[3]` lines by the class that the cut gave them.
-        hits: `[3]` of those, the ones whose class came true; see `BranchDecoder`.
-    """
-
-    pending_rejected: jax.Array
-    branch_rejected: jax.Array
-    survived: jax.Array
-    branches: jax.Array
-    pending: jax.Array
-    labels: jax.Array
-    hits: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,8 @@ from jaxspec.base import Model, Output, Params
 from jaxspec.decode import batch, loop, stats
 from jaxspec.decode import state as states
 from jaxspec.decode.batch import Request
-from jaxspec.decode.branch import BranchDecoder, Drafted, Evidence, Line, Memory, Resolved
+from jaxspec.decode.branch import BranchDecoder
+from jaxspec.decode.lines import Drafted, Evidence, Line, Memory, Resolved
 from jaxspec.decode.loop import GREEDY, PREFILL_CHUNK, Generation
 from jaxspec.decode.state import Row, State
 from jaxspec.sampling import Sampling

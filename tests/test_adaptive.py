@@ -17,7 +17,7 @@ from toys import CtxLM, TableLM, WideLM, pair
 
 from jaxspec import decode, tree
 from jaxspec.decode import batch, loop, stats
-from jaxspec.decode.adaedl import AdaEDL, adaedl
+from jaxspec.decode.adaptive import AdaEDL, adaedl
 from jaxspec.decode.state import round_key
 from jaxspec.sampling import Sampling
 
