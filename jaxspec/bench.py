@@ -18,12 +18,11 @@ from jaxspec.bench_report import BASELINE, Output, Report, Sample, Steps
 from jaxspec.decode import Decoder, Sampling, batch, loop
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.measure import Progress
+from jaxspec.sampling import GREEDY
 
 __all__ = ["BASELINE", "Arm", "Output", "Report", "Sample", "Steps", "run"]
 
 UNCATEGORISED = "uncategorised"
-
-GREEDY = Sampling()
 
 _STEP_REPEATS = 5
 

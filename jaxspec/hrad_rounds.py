@@ -17,11 +17,10 @@ from jaxspec.base import Model, Params
 from jaxspec.decode import Info, Sampling, State, batch, loop
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.measure import NEW_TOKENS, Progress
+from jaxspec.sampling import GREEDY
 
 BATCH_SIZE = 8
 """Prompts decoded side by side."""
-
-GREEDY = Sampling()
 
 
 class Rounds(NamedTuple):

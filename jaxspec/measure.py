@@ -16,6 +16,7 @@ from jaxspec import tree as trees
 from jaxspec.base import Context, Model, Params
 from jaxspec.decode import Decoder, Sampling
 from jaxspec.profiles import Profile
+from jaxspec.sampling import GREEDY
 
 NUM_PROMPTS = 200
 PROMPT_TOKENS = 128
@@ -24,8 +25,6 @@ NEW_TOKENS = 128
 
 VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)
-
-GREEDY = Sampling()
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""

@@ -43,6 +43,9 @@ class Sampling:
     bias: Mapping[int, float] | np.ndarray | jax.Array | None = None
 
 
+GREEDY = Sampling()
+
+
 class Options(NamedTuple):
     """`Sampling` as traced values; None for an option that no row uses.
 

@@ -27,11 +27,10 @@ from jaxspec.decode.plain import Autoregressive
 from jaxspec.decode.stats import Stats, add, zeros
 from jaxspec.decode.tree import TreeDecoder
 from jaxspec.profiles import Profile
+from jaxspec.sampling import GREEDY
 
 FLAT_TOKENS = 64
 """Up to how many tokens a GPU's step takes the same time, about."""
-
-GREEDY = Sampling()
 
 
 class Round(NamedTuple):

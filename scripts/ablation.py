@@ -25,6 +25,8 @@ from jaxspec.networks import with_features
 
 console = Console(stderr=True)
 
+BRANCHES = (1, 2, 3, 4, 6, 8)
+
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -64,6 +66,12 @@ def epsilons(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
         yield _arm(pair, options, f"confidence, epsilon {value}", Confidence(value), options.max_branches)
 
 
+def branches(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
+    """The most candidates of a fork, by confidence alone: k = floor(k_max (1 - confidence)) of them are tried."""
+    for count in BRANCHES:
+        yield _arm(pair, options, f"k_max = {count}", Confidence(options.epsilon), count)
+
+
 def features(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     """The number of feature layers: one arm for each head that was given."""
     for head in _heads(pair, options):
@@ -84,7 +92,7 @@ def methods(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     yield _arm(pair, options, "SpecBranch", HRad(head.network, head.epsilon), options.max_branches, head)
 
 
-ARMS = {"parts": parts, "epsilons": epsilons, "features": features, "methods": methods}
+ARMS = {"parts": parts, "epsilons": epsilons, "branches": branches, "features": features, "methods": methods}
 
 
 def _heads(pair: pairs.Pair, options: argparse.Namespace) -> list[heads.Head]:

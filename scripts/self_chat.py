@@ -24,10 +24,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from jaxspec import cache, decode, networks, sampling, training
-from jaxspec.base import Model, Params
+from jaxspec import decode, networks, sampling, training
+from jaxspec.base import Params
 from jaxspec.decode import batch, loop
 from jaxspec.decode import state as states
+from jaxspec.decode.plain import Autoregressive
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_start|>assistant\n"
@@ -55,7 +56,7 @@ class Memory(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SelfChat:
+class SelfChat(Autoregressive):
     """A decoder that speaks for both sides and keeps the most probable tokens of each step.
 
     Attributes:
@@ -68,20 +69,12 @@ class SelfChat:
         answer_limit: Most tokens of an answer.
     """
 
-    target: Model
-    heads: tuple[tuple[int, ...], tuple[int, ...]]
-    end: int
+    heads: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    end: int = 0
     count: int = 32
     user_temperature: float = 0.8
     user_limits: tuple[int, int] = (40, 160)
     answer_limit: int = 160
-    max_emitted = 1
-    depth = 0
-    max_children = 0
-
-    @property
-    def models(self) -> dict[str, tuple[Model, int]]:
-        return {"target": (self.target, 1)}
 
     def init(self, params: dict[str, Params], row: decode.Row) -> decode.State:
         """A conversation in the user's turn, or at the head of an answer where the prompt ends with one."""
@@ -97,28 +90,15 @@ class SelfChat:
 
     def round(self, params: dict[str, Params], state: decode.State) -> tuple[decode.State, decode.Info]:
         """One forward, its labels, and the next token."""
-        row, context, memory = state.row, state.contexts["target"], state.memory
-        output = self.target.apply(
-            params["target"],
-            row.root[None],
-            row.root_position[None],
-            context,
-            self.target.empty(1),
-            0,
-            jnp.ones((1, 1), bool),
-        )
+        row, memory = state.row, state.memory
+        output = self.forward(params, state)
         found = training.label(output.logits[0], self.count)
         labels = training.Labels(
             memory.labels.token_ids.at[row.root_position].set(found.token_ids),
             memory.labels.log_probs.at[row.root_position].set(found.log_probs.astype(jnp.float16)),
         )
         token, memory = self._speak(row, memory, output.logits[0])
-        row, kept = states.emit(row, token[None], jnp.int32(1), None)
-        context = cache.commit(self.target, context, output.block, kept, anchor=token)
-        zero = jnp.zeros((), jnp.int32)
-        nothing = jnp.zeros((0, 0), jnp.float32), jnp.zeros(0, bool)
-        info = decode.Info(token[None], kept, zero, zero, zero, zero, jnp.zeros((), bool), *nothing)
-        return decode.State(row, {"target": context}, memory._replace(labels=labels)), info
+        return self.commit(state._replace(memory=memory._replace(labels=labels)), output, token)
 
     def _speak(self, row: decode.Row, memory: Memory, logits: jax.Array) -> tuple[jax.Array, Memory]:
         """The next token: of the head, the end of a turn that is too long, or a draw."""

@@ -44,7 +44,7 @@ def decoder_of(shape: str = "binary") -> TreeDecoder:
 
 
 def cache_sizes() -> list[int]:
-    return [function._cache_size() for function in (loop._start, loop._rounds, loop._round, loop._grow)]
+    return [function._cache_size() for function in (loop._start, loop._rounds, loop._round, loop.grow)]
 
 
 def arguments(decoder, params, sampling=loop.GREEDY, with_logprobs=False, count=8, first_capacity=64):

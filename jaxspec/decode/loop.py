@@ -13,15 +13,13 @@ from jaxspec.decode import batch, stats
 from jaxspec.decode import state as states
 from jaxspec.decode.batch import Request
 from jaxspec.decode.state import Decoder, Info, Row, State
-from jaxspec.sampling import Sampling
+from jaxspec.sampling import GREEDY, Sampling
 
 PADDING = -1
 """Stands behind a row's tokens in `Generation.tokens`."""
 
 PREFILL_CHUNK = 64
 """Prompt tokens of one forward."""
-
-GREEDY = Sampling()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,12 +93,12 @@ def generate(
         decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
     )
     state = begin(decoder, params, request, prefill_chunk, first_capacity)
-    counts = _zero_counts(decoder, request.size)
+    counts = zero_counts(decoder, request.size)
     while True:
         state, counts = _rounds(decoder, params, state, counts)
         if np.asarray(state.row.is_finished).all():
-            return _generation(request, state.row, counts)
-        state = _grow(decoder, state, 2 * state.row.tokens.shape[1])
+            return generation(request, state.row, counts)
+        state = grow(decoder, state, 2 * state.row.tokens.shape[1])
 
 
 def stream(
@@ -139,7 +137,7 @@ def rounds(
     state = begin(decoder, params, request, prefill_chunk, first_capacity)
     while not np.asarray(state.row.is_finished).all():
         if not _fits(decoder, state.row):
-            state = _grow(decoder, state, 2 * state.row.tokens.shape[1])
+            state = grow(decoder, state, 2 * state.row.tokens.shape[1])
         state, info = _round(decoder, params, state)
         yield state, info
 
@@ -163,7 +161,7 @@ def begin(
     return _start(decoder, params, rows, prefill_chunk)
 
 
-def _generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
+def generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
     """The new tokens, cut out of the rows."""
     tokens, lengths, is_stopped = jax.device_get((row.tokens, row.num_tokens - row.prompt_length, row.is_stopped))
     logprobs = None if row.logprobs is None else np.asarray(row.logprobs)
@@ -193,7 +191,7 @@ def _start(decoder: Decoder, params: dict[str, Params], rows: Row, chunk: int) -
 
 
 @functools.partial(jax.jit, static_argnames=("decoder", "batch_size"))
-def _zero_counts(decoder: Decoder, batch_size: int) -> stats.Counts:
+def zero_counts(decoder: Decoder, batch_size: int) -> stats.Counts:
     """Counts of B rows before their first round."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), stats.zeros(decoder))
 
@@ -222,7 +220,7 @@ def _round(decoder: Decoder, params: dict[str, Params], state: State) -> tuple[S
 
 
 @functools.partial(jax.jit, static_argnames=("decoder", "slots"))
-def _grow(decoder: Decoder, state: State, slots: int) -> State:
+def grow(decoder: Decoder, state: State, slots: int) -> State:
     """The states with room for `slots` tokens a row."""
     return jax.vmap(lambda one: states.grow(decoder, one, slots))(state)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec import cache, sampling
-from jaxspec.base import Model, Params
+from jaxspec.base import Model, Output, Params
 from jaxspec.decode import state as states
 from jaxspec.decode.state import Info, Row, State
 
@@ -30,30 +30,39 @@ class Autoregressive:
 
     def round(self, params: dict[str, Params], state: State) -> tuple[State, Info]:
         """One forward over the newest token, and a draw of the next."""
-        row, context = state.row, state.contexts["target"]
-        output = self.target.apply(
+        output = self.forward(params, state)
+        token = self.resolve(state.row, output.logits[0], states.round_key(state.row))
+        return self.commit(state, output, token)
+
+    def forward(self, params: dict[str, Params], state: State) -> Output:
+        """The target over the newest token."""
+        row = state.row
+        return self.target.apply(
             params["target"],
             row.root[None],
             row.root_position[None],
-            context,
+            state.contexts["target"],
             self.target.empty(1),
             0,
             jnp.ones((1, 1), bool),
         )
-        token = self.resolve(row, output.logits[0], states.round_key(row))
-        logprobs = None if row.logprobs is None else states.token_logprobs(output.logits, token[None])
-        row, kept = states.emit(row, token[None], jnp.int32(1), logprobs)
-        context = cache.commit(self.target, context, output.block, kept, anchor=token)
-        zero = jnp.zeros((), jnp.int32)
-        nothing = jnp.zeros((0, 0), jnp.float32), jnp.zeros(0, bool)
-        info = Info(token[None], kept, zero, zero, zero, zero, jnp.zeros((), bool), *nothing)
-        return State(row, {"target": context}), info
 
     def resolve(self, row: Row, logits: jax.Array, key: jax.Array) -> jax.Array:
         """`[]` int32 next token from `[V]` target logits; the key is consumed."""
         if row.options.temperature is None:
             return sampling.argmax(sampling.adjust(row.options, logits))
         return sampling.draw(key, sampling.target_distribution(row.options, logits))
+
+    def commit(self, state: State, output: Output, token: jax.Array) -> tuple[State, Info]:
+        """The state behind the `[]` next token."""
+        row = state.row
+        logprobs = None if row.logprobs is None else states.token_logprobs(output.logits, token[None])
+        row, kept = states.emit(row, token[None], jnp.int32(1), logprobs)
+        context = cache.commit(self.target, state.contexts["target"], output.block, kept, anchor=token)
+        zero = jnp.zeros((), jnp.int32)
+        nothing = jnp.zeros((0, 0), jnp.float32), jnp.zeros(0, bool)
+        info = Info(token[None], kept, zero, zero, zero, zero, jnp.zeros((), bool), *nothing)
+        return State(row, {"target": context}, state.memory), info
 
 
 def autoregressive(target: Model) -> Autoregressive:

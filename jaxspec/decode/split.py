@@ -32,9 +32,9 @@ from jaxspec.decode import state as states
 from jaxspec.decode.batch import Request
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.decode.lines import Drafted, Evidence, Line, Memory, Resolved
-from jaxspec.decode.loop import GREEDY, PREFILL_CHUNK, Generation
+from jaxspec.decode.loop import PREFILL_CHUNK, Generation
 from jaxspec.decode.state import Row, State
-from jaxspec.sampling import Sampling
+from jaxspec.sampling import GREEDY, Sampling
 
 Device = Any
 """`jax.Device`, which the type checker does not take for a type."""
@@ -98,7 +98,7 @@ def generate_split(
         sides, progress = _round(decoder, params, devices, sides)
         num_tokens, is_finished = np.asarray(progress_before)  # the one wait: for the round before this one
         if is_finished.all():
-            return loop._generation(request, sides.target.row, sides.counts)
+            return loop.generation(request, sides.target.row, sides.counts)
         reached = np.minimum(num_tokens + decoder.max_emitted, longest).max()  # by this round, at most
         slots = sides.target.row.tokens.shape[1]
         if reached + decoder.max_emitted > slots:
@@ -172,7 +172,7 @@ def _begin(
     draft = loop.begin(_half(decoder, "draft"), _of_draft(params), request, *options)
     evidence = send(_first_evidence(decoder, _of_target(params), target), devices.draft)
     draft = draft._replace(memory=_first_memory(decoder, _of_draft(params), draft, evidence))
-    counts = loop._zero_counts(decoder, request.size)
+    counts = loop.zero_counts(decoder, request.size)
     # Arrays that depend on no argument of their program do not belong to a device for good until they are put there.
     return Sides(jax.device_put(target, devices.target), *jax.device_put((draft, counts), devices.draft))
 
@@ -180,8 +180,8 @@ def _begin(
 def _grow(decoder: BranchDecoder, sides: Sides, slots: int) -> Sides:
     """Both sides with room for `slots` tokens a row."""
     return sides._replace(
-        target=loop._grow(_half(decoder, "target"), sides.target, slots),
-        draft=loop._grow(_half(decoder, "draft"), sides.draft, slots),
+        target=loop.grow(_half(decoder, "target"), sides.target, slots),
+        draft=loop.grow(_half(decoder, "draft"), sides.draft, slots),
     )
 
 
