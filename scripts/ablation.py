@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jaxspec import decode, heads, pairs, plan, profiles, prompts, simulate, verify
+from jaxspec import decode, heads, pairs, plan, profiles, prompts, reports, simulate, verify
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.hrad import KEEP_ALL, Confidence, Cut, HRad
 from jaxspec.networks import with_features
@@ -149,30 +149,25 @@ def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse
 
 
 def show(records: list[dict[str, Any]]) -> None:
-    """The table."""
-    simulated = [key for key in records[0] if key.startswith("simulated")]
-    shown = Table("arm", "tokens / round", "run", "rollback path", "all", "ends p/b/s", "hits", *simulated)
+    """What was measured, and what was simulated."""
+    results = reports.results_console()
+    measured = Table("arm", "tokens / round", "run", "rollback path", "all", "ends p/b/s", "hits of labels")
     for record in records:
-        tally = record.get("tally", {})
-        ends = (
-            "/".join(str(tally[name]) for name in ("pending_rejected", "branch_rejected", "survived")) if tally else ""
-        )
-        hits = (
-            " ".join(f"{hit}/{count}" for hit, count in zip(tally["hits"], tally["labels"], strict=True))
-            if tally
-            else ""
-        )
-        shown.add_row(
-            record["arm"],
-            f"{record['tokens_per_round']:.3f}",
-            f"{record['mean_accepted_run']:.2f}",
-            f"{record['rollback_path']:.3f}",
-            f"{record['rollback_all']:.3f}",
-            ends,
-            hits,
-            *(f"{record[key]:.2f}" for key in simulated),
-        )
-    console.print(shown)
+        tally, ends, hits = record.get("tally", {}), "", ""
+        if tally:
+            ends = "/".join(str(tally[name]) for name in ("pending_rejected", "branch_rejected", "survived"))
+            hits = " ".join(f"{hit}/{count}" for hit, count in zip(tally["hits"], tally["labels"], strict=True))
+        places = {"tokens_per_round": 3, "mean_accepted_run": 2, "rollback_path": 3, "rollback_all": 3}
+        numbers = (f"{record[name]:.{count}f}" for name, count in places.items())
+        measured.add_row(record["arm"], *numbers, ends, hits)
+    results.print(measured)
+    keys = [key for key in records[0] if key.startswith("simulated_")]
+    simulated = Table(
+        "arm", *(key.removeprefix("simulated_") for key in keys), title="simulated speedup, 1 device and 2"
+    )
+    for record in records:
+        simulated.add_row(record["arm"], *(f"{record[key]:.2f}" for key in keys))
+    results.print(simulated)
 
 
 def plot(records: list[dict[str, Any]], file: str) -> None:

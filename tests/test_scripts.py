@@ -1,0 +1,80 @@
+"""Scripts that decode, on a tiny pair: what they write is what the library says of the same runs."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from test_cli import byte_tokenizer
+
+from jaxspec import decode, networks, pairs, plan, prompts, tree
+from jaxspec.networks import Transformer, TransformerConfig
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import ablation
+import profile_shift
+
+PROMPTS = ["tell me more", "and then?", "why", "no"]
+LIMIT = 12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A pair whose draft is its target with a little noise, and two files of prompts."""
+    folder = tmp_path_factory.mktemp("pair")
+    model = Transformer(TransformerConfig(257, 16, 32, 1, 2, 1, 8, max_length=256, initializer_range=0.5))
+    params = model.init(jax.random.key(0))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noisy = [leaf + 0.02 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    networks.save(folder / "target", model, params)
+    networks.save(folder / "draft", model, jax.tree.unflatten(structure, noisy))
+    byte_tokenizer().save_pretrained(folder / "target")
+    (folder / "pair.json").write_text(json.dumps({"target": "target", "draft": "draft"}))
+    for name, chosen in (("first", PROMPTS), ("second", PROMPTS[::-1])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in chosen))
+    return folder
+
+
+def test_profile_shift_uses_every_tree_everywhere(folder, capsys):
+    out = folder / "shift.json"
+    files = [str(folder / f"{name}.jsonl") for name in ("first", "second")]
+    words = ["--prompts", *files, "--temperatures", "0", "--sizes", "3", "--width", "2", "--depth", "2"]
+    words += ["--max-new-tokens", str(LIMIT), "--batch-size", "2", "--pair", str(folder), "--out", str(out)]
+    profile_shift.main(words)
+    assert "tokens a round, 3 nodes" in capsys.readouterr().out
+    records = json.loads(out.read_text())["trees"]
+    names = ["first, T=0", "second, T=0"]
+    assert [(one["used_on"], one["planned_on"]) for one in records] == [(u, p) for u in names for p in names]
+    pair = pairs.load(folder)
+    halves = {names[0]: PROMPTS[2:], names[1]: PROMPTS[::-1][2:]}  # the others are measured
+    own = {one["planned_on"]: one["acceptance"] for one in records}
+    for one in records:
+        shape = tree.TokenTree(tuple(one["tree"]))
+        assert shape == plan.optimal_tree(one["acceptance"], 3)
+        assert one["expected"] == pytest.approx(plan.expected_tokens(shape, own[one["used_on"]]))
+        encoded = [prompts.encode(pair, prompts.Prompt(text), 512) for text in halves[one["used_on"]]]
+        decoder = decode.sequoia(pair.target, pair.draft, shape)
+        stats = decode.generate(decoder, pair.params, encoded, key=jax.random.key(0), max_new_tokens=LIMIT).stats
+        assert one["tokens_per_round"] == pytest.approx(float(stats.total().tokens_per_round))
+
+
+def test_ablation_measures_each_arm(folder, monkeypatch, capsys):
+    out = folder / "ablation.json"
+    words = ["--arms", "branches", "--prompts", str(folder / "first.jsonl"), "--num-prompts", "2", "--length", "3"]
+    words += ["--max-new-tokens", str(LIMIT), "--pair", str(folder), "--c", "4", "--out", str(out)]
+    monkeypatch.setattr(ablation, "BRANCHES", (1, 3))
+    monkeypatch.setattr(sys, "argv", ["ablation.py", *words])
+    ablation.main()
+    assert "k_max = 3" in capsys.readouterr().out
+    arms = json.loads(out.read_text())["arms"]
+    assert [arm["arm"] for arm in arms] == ["k_max = 1", "k_max = 3"]
+    pair = pairs.load(folder)
+    encoded = [prompts.encode(pair, prompts.Prompt(text), 512) for text in PROMPTS[:2]]
+    decoder = decode.specbranch(pair.target, pair.draft, None, 3, 3, 0.4)
+    stats = decode.generate(decoder, pair.params, encoded, key=jax.random.key(0), max_new_tokens=LIMIT).stats
+    assert arms[1]["tokens_per_round"] == pytest.approx(float(stats.total().tokens_per_round))
+    assert arms[1]["rollback_path"] == pytest.approx(float(stats.total().rollback_path))
+    assert arms[0]["simulated_flat_c4_1"] <= arms[0]["simulated_flat_c4_2"]  # a second device only helps
