@@ -2,8 +2,9 @@
 
     python scripts/figures.py profile.json [--max-size 128] [--branching 2,4,8] [--out growth.png]
 
-The profile is one of `jaxspec measure`; where it has the acceptance by depth, that is pooled, as a chain gets deeper
-than was measured. Writes the figure, and its numbers beside it as JSON. Needs the extra `plot`.
+The profile is one of `jaxspec measure`. Where it has the acceptance by depth, depths that were not measured, or at too
+few positions, are taken to be like the deepest one that was. Writes the figure, and its numbers beside it as JSON.
+Needs the extra `plot`.
 """
 
 import argparse
@@ -20,6 +21,9 @@ from jaxspec.tree import NO_PARENT, ROOT, TokenTree, chain
 
 OPTIMAL = "optimal tree"
 
+MIN_COUNT = 100
+"""Positions of a depth that its acceptance is believed from."""
+
 
 def expected_tokens(
     acceptance: Sequence[float] | np.ndarray, sizes: Sequence[int], branchings: Sequence[int]
@@ -27,12 +31,14 @@ def expected_tokens(
     """By shape the expected tokens a round at each size.
 
     Args:
-        acceptance: `[B]` by child rank; ranks beyond B count as never accepted.
+        acceptance: `[B]` by child rank, or `[D, B]` by depth too, D at least the largest size less 1; ranks beyond B
+            count as never accepted.
         sizes: Numbers of nodes, the root counted.
         branchings: Of the k chains and the k-ary trees.
     """
-    padded = np.zeros(max(len(acceptance), *branchings))
-    padded[: len(acceptance)] = acceptance
+    known = np.asarray(acceptance)
+    padded = np.zeros((*known.shape[:-1], max(known.shape[-1], *branchings)))
+    padded[..., : known.shape[-1]] = known
     solution = plan.solve(acceptance, max(sizes))
     shapes: dict[str, Callable[[int], TokenTree]] = {OPTIMAL: solution.tree, "chain": lambda size: chain(size - 1)}
     for k in branchings:
@@ -52,11 +58,12 @@ def k_ary(branching: int, size: int) -> TokenTree:
     return TokenTree((NO_PARENT, *((node - 1) // branching for node in range(1, size))))
 
 
-def pooled(profile: Profile) -> np.ndarray:
-    """`[B]` acceptance by child rank, whatever the depth: the mean over the positions that were measured."""
-    values = np.atleast_2d(profile.acceptance)
-    counts = np.ones(len(values)) if profile.counts is None else np.broadcast_to(profile.counts, len(values))
-    return np.average(values, axis=0, weights=counts)
+def deepened(profile: Profile, depth: int) -> np.ndarray:
+    """`[depth, B]` acceptance by depth and child rank; see the top of this file."""
+    rows = np.atleast_2d(profile.acceptance)
+    if profile.counts is not None and rows.shape[0] > 1:
+        rows = rows[: max(1, int(np.argmin(np.append(np.asarray(profile.counts) >= MIN_COUNT, False))))]
+    return rows[np.minimum(np.arange(depth), len(rows) - 1)]
 
 
 def draw(path: Path, sizes: Sequence[int], curves: dict[str, list[float]], title: str) -> None:
@@ -85,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("growth.png"), help="default %(default)s")
     args = parser.parse_args(argv)
     profile = Profile.load(args.profile)
-    acceptance = pooled(profile)
+    acceptance = deepened(profile, args.max_size)
     sizes = list(range(2, args.max_size + 1))
     curves = expected_tokens(acceptance, sizes, [int(k) for k in args.branching.split(",")])
     origin = ("target", "draft", "protocol", "machine", "versions", "date")
@@ -96,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "sizes": sizes,
         "expected_tokens": curves,
     }
-    shown = ", ".join(f"{value:.3f}" for value in acceptance[:4])
-    draw(args.out, sizes, curves, f"acceptance by rank {shown} …, temperature {profile.temperature:g}")
+    shown = ", ".join(f"{value:.3f}" for value in acceptance[0, :4])
+    draw(args.out, sizes, curves, f"acceptance at the root by rank {shown} …, temperature {profile.temperature:g}")
     args.out.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
 
 

@@ -303,11 +303,12 @@ def test_shapes_at_any_budget():
     assert figures.k_ary(2, 5).parents == (-1, 0, 0, 1, 1)
 
 
-def test_a_profile_by_depth_is_pooled_by_its_counts():
-    profile = plan.Profile(
-        acceptance=((0.6, 0.2), (0.3, 0.1)), verify_ms={1: 1.0}, draft_ms={1: 1.0}, counts=(300, 100)
-    )
-    assert figures.pooled(profile) == pytest.approx([0.525, 0.175])
+def test_depths_that_were_hardly_measured_are_like_the_last_that_was():
+    rows = (0.6, 0.2), (0.3, 0.1), (0.9, 0.0)
+    profile = plan.Profile(acceptance=rows, verify_ms={1: 1.0}, draft_ms={1: 1.0}, counts=(300, 100, 99))
+    np.testing.assert_array_equal(figures.deepened(profile, 4), [rows[0], rows[1], rows[1], rows[1]])
+    by_rank = plan.Profile(acceptance=rows[0], verify_ms={1: 1.0}, draft_ms={1: 1.0})
+    np.testing.assert_array_equal(figures.deepened(by_rank, 2), [rows[0], rows[0]])
 
 
 def test_ours_is_compared_with_its_counterpart():
