@@ -76,12 +76,13 @@ class Evaluation(NamedTuple):
 
 
 class Epsilons(NamedTuple):
-    """Thresholds of the confidence, chosen on training rounds.
+    """Thresholds of the confidence, chosen on rounds that are not held out.
 
     Attributes:
         accurate: Predicts the class most often by itself.
         balanced: Predicts it with the best mean over the classes.
-        partial: Cuts partly accepted continuations nearest to where they end: the one to decode with.
+        partial: Cuts the continuations that the head leaves to the confidence nearest to where they end: the one to
+            decode with. Chosen on the stopping rounds, since the head knows the training rounds.
     """
 
     accurate: float
@@ -182,7 +183,8 @@ def train(
     options: dict[str, Any] = {"seed": seed, "epochs": epochs, "learning_rate": learning_rate}
     fitted = fit_all(network, rounds, inputs, split, **options, progress=progress)
     training = rounds.take(split.training)
-    epsilons = choose_epsilons(training)
+    leaves = predicted_lengths(fitted["hrad"], inputs[split.stopping], rounds.length) == hrad.PARTIAL
+    epsilons = choose_epsilons(training, rounds.take(split.stopping), leaves)
     majority = int(np.bincount(training.classes).argmax())
     return Trained(
         fitted=fitted,
@@ -226,13 +228,20 @@ def classes_of(lengths: np.ndarray, length: int) -> np.ndarray:
     return np.asarray(hrad.labels(lengths, length - 1))
 
 
-def choose_epsilons(rounds: Rounds) -> Epsilons:
-    """The thresholds of `EPSILONS` that do best on these rounds; the smallest among equals."""
+def choose_epsilons(rounds: Rounds, left: Rounds, is_left: np.ndarray) -> Epsilons:
+    """The thresholds of `EPSILONS` that do best; the smallest among equals.
+
+    Args:
+        rounds: Those in which the confidence alone is to do well.
+        left: Others, of which the head leaves some to the confidence.
+        is_left: `[n]` bool, which ones; where it is none, all count.
+    """
     cuts = {epsilon: confidence_counts(rounds.confidence, epsilon) for epsilon in EPSILONS}
-    true = rounds.classes
-    scores = {epsilon: score(true, classes_of(cut, rounds.length)) for epsilon, cut in cuts.items()}
-    partial = true == hrad.PARTIAL if (true == hrad.PARTIAL).any() else np.ones(len(true), bool)
-    distances = {epsilon: np.abs(cut - rounds.num_accepted)[partial].mean() for epsilon, cut in cuts.items()}
+    scores = {epsilon: score(rounds.classes, classes_of(cut, rounds.length)) for epsilon, cut in cuts.items()}
+    left = left.take(is_left if is_left.any() else np.ones_like(is_left))
+    distances = {
+        epsilon: np.abs(confidence_counts(left.confidence, epsilon) - left.num_accepted).mean() for epsilon in EPSILONS
+    }
     return Epsilons(
         accurate=max(EPSILONS, key=lambda epsilon: scores[epsilon].accuracy),
         balanced=max(EPSILONS, key=lambda epsilon: scores[epsilon].balanced),

@@ -179,11 +179,25 @@ def test_confidence_counts_are_the_cuts():
 
 def test_epsilons_are_the_best_ones():
     rounds = made_up(0).rounds
-    found = hrad_report.choose_epsilons(rounds)
-    assert found == (0.6, 0.6, 0.6)
+    all_of_them = np.ones(len(rounds.tokens), bool)
+    assert hrad_report.choose_epsilons(rounds, rounds, all_of_them) == (0.6, 0.6, 0.6)
     rare = rounds.take(np.flatnonzero((rounds.classes != hrad.NONE) | (np.arange(len(rounds.tokens)) % 10 == 0)))
-    for name, value in hrad_report.choose_epsilons(rare)._asdict().items():
+    for name, value in hrad_report.choose_epsilons(rare, rounds, all_of_them)._asdict().items():
         assert value in hrad_report.EPSILONS, name
+
+
+def test_epsilon_is_chosen_on_what_the_head_leaves_to_it():
+    rounds = made_up(0).rounds
+    confidence = np.full_like(rounds.confidence, 0.9)
+    confidence[:, 2] = 0.55  # where they are left, they end at 2
+    length = rounds.length
+    left = rounds._replace(confidence=confidence, num_accepted=np.full_like(rounds.num_accepted, 2))
+    is_left = np.arange(len(rounds.tokens)) % 2 == 0
+    left.num_accepted[~is_left] = length - 1  # the others, all accepted, would have nothing cut
+    assert hrad_report.choose_epsilons(rounds, left, is_left).partial == 0.6
+    assert hrad_report.choose_epsilons(rounds, left, ~is_left).partial == 0.05
+    nothing = hrad_report.choose_epsilons(rounds, left, np.zeros_like(is_left)).partial
+    assert nothing == hrad_report.choose_epsilons(rounds, left, np.ones_like(is_left)).partial
 
 
 def test_the_head_and_what_it_is_compared_with(trained):
