@@ -80,7 +80,7 @@ def features(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
 
 
 def methods(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
-    """The methods that draft alone and the ones that draft beside the target, at one length."""
+    """The methods that SpecBranch is compared with, at one length."""
     target, draft, length = pair.target, pair.draft, options.length
     yield Arm("SpS", decode.speculative(target, draft, length), None)
     yield Arm("AdaEDL", decode.adaedl(target, draft, length), None)
@@ -88,11 +88,23 @@ def methods(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     profile = pair.profile_at(options.temperature)
     if profile is not None:
         yield Arm("SEQUOIA", decode.sequoia(target, draft, plan.optimal_tree(profile.acceptance, length + 1)), None)
+
+
+def specbranch(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
+    """SpecBranch itself, by H-RAD and by the confidence alone."""
     head = _heads(pair, options)[0]
     yield _arm(pair, options, "SpecBranch", HRad(head.network, head.epsilon), options.max_branches, head)
+    yield _arm(pair, options, "SpecBranch, confidence", Confidence(options.epsilon), options.max_branches)
 
 
-ARMS = {"parts": parts, "epsilons": epsilons, "branches": branches, "features": features, "methods": methods}
+ARMS = {
+    "parts": parts,
+    "epsilons": epsilons,
+    "branches": branches,
+    "features": features,
+    "methods": methods,
+    "specbranch": specbranch,
+}
 
 
 def _heads(pair: pairs.Pair, options: argparse.Namespace) -> list[heads.Head]:
@@ -230,7 +242,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--heads", nargs="+", help="H-RAD folders; by default the pair's for the temperature")
     parser.add_argument("--length", type=int, default=8, help="gamma")
     parser.add_argument("--max-branches", type=int, default=3)
-    parser.add_argument("--epsilon", type=float, default=0.4, help="of the arms without H-RAD")
+    parser.add_argument("--epsilon", type=float, default=0.3, help="of the arms without H-RAD")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--c", type=float, nargs="+", default=[8.0, 15.0], help="target step / draft step, simulated")
     parser.add_argument("--seed", type=int, default=0)
