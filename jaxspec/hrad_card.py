@@ -82,7 +82,7 @@ def _facts(record: Mapping[str, Any]) -> Sequence[str]:
         f"The accepted lengths are {shape}: none and all against any length between them.",
         f"Decided by the head itself (none or all): {held_out['hard_share']:.1%}; left to the confidence (partial): "
         f"{held_out['soft_share']:.1%}.",
-        f"ε: {epsilons['partial']:g} cuts what the head leaves to it nearest to the ends (its default); "
+        f"ε: {epsilons['partial']:g} is the largest that costs hardly any tokens a round (the head's default); "
         f"alone, {epsilons['accurate']:g} is the most accurate and {epsilons['balanced']:g} the best balanced one.",
         f"One classification takes {cost['apply_ms']:.3f} ms, {cost['share']:.2%} of a round of "
         f"{cost['round_ms']:.1f} ms.",

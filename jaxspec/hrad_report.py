@@ -20,6 +20,9 @@ from jaxspec.networks.mlp import HIDDEN_SIZES
 
 EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 
+SLACK = 0.01
+"""Share of the tokens a round that a larger threshold, which rolls less back, may cost."""
+
 PREDICTORS = ("hrad", "lengths", "regression", "confidence", "confidence_balanced", "majority")
 """H-RAD, the two other predictors of `hrad_training`, the confidence alone at its two best thresholds, and the most
 frequent class."""
@@ -81,8 +84,9 @@ class Epsilons(NamedTuple):
     Attributes:
         accurate: Predicts the class most often by itself.
         balanced: Predicts it with the best mean over the classes.
-        partial: Cuts the continuations that the head leaves to the confidence nearest to where they end: the one to
-            decode with. Chosen on the stopping rounds, since the head knows the training rounds.
+        partial: The largest one that, where the head leaves a continuation to the confidence, costs at most `SLACK` of
+            the tokens a round of the best: the one to decode with. A larger one rolls less back. Chosen on the stopping
+            rounds, since the head knows the training rounds.
     """
 
     accurate: float
@@ -183,8 +187,8 @@ def train(
     options: dict[str, Any] = {"seed": seed, "epochs": epochs, "learning_rate": learning_rate}
     fitted = fit_all(network, rounds, inputs, split, **options, progress=progress)
     training = rounds.take(split.training)
-    leaves = predicted_lengths(fitted["hrad"], inputs[split.stopping], rounds.length) == hrad.PARTIAL
-    epsilons = choose_epsilons(training, rounds.take(split.stopping), leaves)
+    guessed = predicted_lengths(fitted["hrad"], inputs[split.stopping], rounds.length)
+    epsilons = choose_epsilons(training, rounds.take(split.stopping), guessed)
     majority = int(np.bincount(training.classes).argmax())
     return Trained(
         fitted=fitted,
@@ -228,24 +232,47 @@ def classes_of(lengths: np.ndarray, length: int) -> np.ndarray:
     return np.asarray(hrad.labels(lengths, length - 1))
 
 
-def choose_epsilons(rounds: Rounds, left: Rounds, is_left: np.ndarray) -> Epsilons:
-    """The thresholds of `EPSILONS` that do best; the smallest among equals.
+def tokens_per_round(kept: np.ndarray, num_accepted: np.ndarray, length: int) -> float:
+    """Tokens a round of a branch decoder that keeps so much of each continuation: a renewal estimate.
+
+    A round with `kept` pending tokens, of which `num_accepted` would stand, emits one more than the smaller of the two.
+    Its branch survives if it was cut before they end; the next round then has pending tokens too. Otherwise it has
+    none, emits one token, and its fork survives with the mean acceptance. Further candidates are not counted, so that
+    the estimate is low where many are tried.
 
     Args:
-        rounds: Those in which the confidence alone is to do well.
-        left: Others, of which the head leaves some to the confidence.
-        is_left: `[n]` bool, which ones; where it is none, all count.
+        kept: `[n]` pending tokens, 0 to G - 1.
+        num_accepted: `[n]` of the G - 1 tokens of the whole continuation.
+        length: G.
     """
+    alpha = accepted_lengths(num_accepted, length).alpha
+    at_the_end = np.where(num_accepted == length - 1, alpha, 0.0)
+    survival = np.where(kept < num_accepted, 1.0, np.where(kept == num_accepted, at_the_end, 0.0)).mean()
+    share = alpha / max(1.0 - survival + alpha, 1e-9)  # of the rounds that have pending tokens
+    return float(share * (np.minimum(kept, num_accepted) + 1).mean() + 1.0 - share)
+
+
+def choose_epsilons(rounds: Rounds, stopping: Rounds, guessed: np.ndarray) -> Epsilons:
+    """The thresholds of `EPSILONS` that do best; the smallest among equally accurate ones.
+
+    Args:
+        rounds: Those in which the confidence alone is to predict the class.
+        stopping: Others, which the head does not know.
+        guessed: `[n]` the class that the head gives each of those.
+    """
+    length = rounds.length
     cuts = {epsilon: confidence_counts(rounds.confidence, epsilon) for epsilon in EPSILONS}
-    scores = {epsilon: score(rounds.classes, classes_of(cut, rounds.length)) for epsilon, cut in cuts.items()}
-    left = left.take(is_left if is_left.any() else np.ones_like(is_left))
-    distances = {
-        epsilon: np.abs(confidence_counts(left.confidence, epsilon) - left.num_accepted).mean() for epsilon in EPSILONS
-    }
+    scores = {epsilon: score(rounds.classes, classes_of(cut, length)) for epsilon, cut in cuts.items()}
+    rates = {}
+    for epsilon in EPSILONS:
+        soft = confidence_counts(stopping.confidence, epsilon)
+        kept = np.where(guessed == hrad.NONE, 0, np.where(guessed == hrad.ALL, length - 1, soft))
+        rates[epsilon] = tokens_per_round(kept, stopping.num_accepted, length)
+    enough = (1.0 - SLACK) * max(rates.values())
     return Epsilons(
         accurate=max(EPSILONS, key=lambda epsilon: scores[epsilon].accuracy),
         balanced=max(EPSILONS, key=lambda epsilon: scores[epsilon].balanced),
-        partial=min(EPSILONS, key=lambda epsilon: distances[epsilon]),
+        partial=max(epsilon for epsilon in EPSILONS if rates[epsilon] >= enough),
     )
 
 

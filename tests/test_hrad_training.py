@@ -179,25 +179,46 @@ def test_confidence_counts_are_the_cuts():
 
 def test_epsilons_are_the_best_ones():
     rounds = made_up(0).rounds
-    all_of_them = np.ones(len(rounds.tokens), bool)
-    assert hrad_report.choose_epsilons(rounds, rounds, all_of_them) == (0.6, 0.6, 0.6)
+    found = hrad_report.choose_epsilons(rounds, rounds, np.full(len(rounds.tokens), hrad.PARTIAL))
+    assert found[:2] == (0.6, 0.6)
     rare = rounds.take(np.flatnonzero((rounds.classes != hrad.NONE) | (np.arange(len(rounds.tokens)) % 10 == 0)))
-    for name, value in hrad_report.choose_epsilons(rare, rounds, all_of_them)._asdict().items():
+    for name, value in hrad_report.choose_epsilons(rare, rounds, rounds.classes)._asdict().items():
         assert value in hrad_report.EPSILONS, name
 
 
-def test_epsilon_is_chosen_on_what_the_head_leaves_to_it():
+def test_epsilon_is_the_largest_that_costs_hardly_any_tokens():
     rounds = made_up(0).rounds
-    confidence = np.full_like(rounds.confidence, 0.9)
-    confidence[:, 2] = 0.55  # where they are left, they end at 2
     length = rounds.length
-    left = rounds._replace(confidence=confidence, num_accepted=np.full_like(rounds.num_accepted, 2))
-    is_left = np.arange(len(rounds.tokens)) % 2 == 0
-    left.num_accepted[~is_left] = length - 1  # the others, all accepted, would have nothing cut
-    assert hrad_report.choose_epsilons(rounds, left, is_left).partial == 0.6
-    assert hrad_report.choose_epsilons(rounds, left, ~is_left).partial == 0.05
-    nothing = hrad_report.choose_epsilons(rounds, left, np.zeros_like(is_left)).partial
-    assert nothing == hrad_report.choose_epsilons(rounds, left, np.ones_like(is_left)).partial
+    confidence = np.full_like(rounds.confidence, 0.9)
+    confidence[:, 2] = 0.57  # all of them end at 2, and cutting there loses nothing
+    stopping = rounds._replace(confidence=confidence, num_accepted=np.full_like(rounds.num_accepted, 2))
+
+    def chosen(label):
+        return hrad_report.choose_epsilons(rounds, stopping, np.full(len(confidence), label)).partial
+
+    assert chosen(hrad.PARTIAL) == 0.9  # the largest that does not cut in front of the first token
+    assert chosen(hrad.ALL) == chosen(hrad.NONE) == max(hrad_report.EPSILONS)  # nothing is left to it
+    whole = stopping._replace(num_accepted=np.full_like(rounds.num_accepted, length - 1))
+    guess = np.full(len(confidence), hrad.PARTIAL)
+    assert hrad_report.choose_epsilons(rounds, whole, guess).partial == 0.55  # 0.6 would cut what stands
+
+
+def test_tokens_a_round_are_those_of_the_chain_of_rounds():
+    """Rounds with pending tokens and without them, drawn one after another."""
+    rng = np.random.default_rng(0)
+    length = 5
+    num_accepted, kept = rng.integers(0, length, 400), rng.integers(0, length, 400)
+    alpha = hrad_report.accepted_lengths(num_accepted, length).alpha
+    has_pending, tokens, steps = False, 0, 40_000
+    for place, chance in zip(rng.integers(0, 400, steps).tolist(), rng.random(steps).tolist(), strict=True):
+        if not has_pending:
+            tokens, has_pending = tokens + 1, chance < alpha
+            continue
+        accepted, cut = int(num_accepted[place]), int(kept[place])
+        tokens += min(accepted, cut) + 1
+        has_pending = cut < accepted or (cut == accepted == length - 1 and chance < alpha)
+    assert hrad_report.tokens_per_round(kept, num_accepted, length) == pytest.approx(tokens / steps, rel=0.01)
+    assert hrad_report.tokens_per_round(np.zeros(3, int), np.zeros(3, int), 4) == 1
 
 
 def test_the_head_and_what_it_is_compared_with(trained):
