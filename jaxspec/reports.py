@@ -3,9 +3,11 @@
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from rich.text import Text
 
 from jaxspec import plan, tree
 from jaxspec.fetching import report as remark
-from jaxspec.profiles import Profile
+from jaxspec.profiles import Profile, library_versions, machine_description
 
 if TYPE_CHECKING:
     from jaxspec.decode import Chunk
@@ -133,6 +135,13 @@ def finite(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
+
+
+def save_result(file: str | os.PathLike[str], settings: Mapping[str, Any], **found: Any) -> None:
+    """Writes what a script found as JSON, with its settings, the machine and the versions."""
+    stated = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    result = {"settings": stated, **found, "machine": machine_description(), "versions": library_versions()}
+    Path(file).write_text(json.dumps(finite(result), indent=1) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

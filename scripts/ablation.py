@@ -8,9 +8,7 @@ measured step times and with those of a device on which a target step takes the 
 """
 
 import argparse
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jaxspec import decode, heads, pairs, plan, profiles, prompts, reports, simulate, verify
+from jaxspec import decode, heads, pairs, plan, prompts, reports, simulate, verify
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.hrad import KEEP_ALL, Confidence, Cut, HRad
 from jaxspec.networks import with_features
@@ -214,10 +212,7 @@ def main() -> None:
     chosen = [arm for name in options.arms for arm in ARMS[name](pair, options)]
     records = [measure(arm, pair, encoded, options) for arm in track(chosen, "arms", console=console)]
     show(records)
-    settings = {name: value for name, value in vars(options).items() if name not in ("out", "plot")}
-    result = {"settings": settings, "machine": profiles.machine_description(), "arms": records}
-    result["versions"] = profiles.library_versions()
-    Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    reports.save_result(options.out, vars(options), arms=records)
     if options.plot:
         plot(records, options.plot)
 

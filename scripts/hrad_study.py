@@ -4,12 +4,11 @@
 
 PEARL's rounds are logged once, with the most layers of features; every head reads the last K of them. Heads of each K,
 and of halves of the rounds, are scored on held-out prompts of all files together; then a head of each file alone is
-scored on each of the others, beside its own held-out prompts. `--rounds FILE` keeps the logged rounds, or reads them
+scored on the others, beside its own held-out prompts. `--rounds FILE` keeps the logged rounds, or reads them
 where the file exists. Nothing is timed.
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from jaxspec import decode, hrad_report, hrad_rounds, pairs, profiles, prompts, reports
+from jaxspec import decode, hrad_report, hrad_rounds, pairs, prompts, reports
 from jaxspec.arguments import integer
 from jaxspec.hrad_report import Collected, Evaluation
 from jaxspec.hrad_rounds import Rounds
@@ -93,14 +92,10 @@ def study(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
         assert trained.other_task is not None
         add(f"of 1 / {part} of the prompts", "held out", trained.num_rounds["training"], trained.other_task)
     for place, name in enumerate(names):
-        for other in range(len(names)):
-            if other != place:
-                trained = hrad_report.train(
-                    some(collected, files == place), some(collected, files == other), seed=args.seed
-                )
-                assert trained.other_task is not None
-                add(f"of {name}", name, trained.num_rounds["training"], trained.held_out)
-                add(f"of {name}", names[other], trained.num_rounds["training"], trained.other_task)
+        trained = hrad_report.train(some(collected, files == place), some(collected, files != place), seed=args.seed)
+        assert trained.other_task is not None
+        add(f"of {name}", name, trained.num_rounds["training"], trained.held_out)
+        add(f"of {name}", "the other files", trained.num_rounds["training"], trained.other_task)
     return records
 
 
@@ -141,10 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         records = study(pair, args, progress)
     show(records)
     if args.out:
-        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-        result = {"settings": settings, "heads": records, "machine": profiles.machine_description()}
-        result["versions"] = profiles.library_versions()
-        args.out.write_text(json.dumps(reports.finite(result)) + "\n", encoding="utf-8")
+        reports.save_result(args.out, vars(args), heads=records)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Nothing is timed.
 
 import argparse
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from jaxspec import decode, measure, pairs, plan, profiles, prompts, reports
+from jaxspec import decode, measure, pairs, plan, prompts, reports
 from jaxspec.arguments import integer
 from jaxspec.tree import TokenTree, comb
 
@@ -150,10 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         records = shift(pair, args, progress)
     show(records)
     if args.out:
-        settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-        result = {"settings": settings, "trees": records, "machine": profiles.machine_description()}
-        result["versions"] = profiles.library_versions()
-        args.out.write_text(json.dumps(result) + "\n", encoding="utf-8")
+        reports.save_result(args.out, vars(args), trees=records)
 
 
 if __name__ == "__main__":

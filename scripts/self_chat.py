@@ -69,8 +69,8 @@ class SelfChat(Autoregressive):
         answer_limit: Most tokens of an answer.
     """
 
-    heads: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    end: int = 0
+    heads: tuple[tuple[int, ...], tuple[int, ...]]
+    end: int
     count: int = 32
     user_temperature: float = 0.8
     user_limits: tuple[int, int] = (40, 160)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from test_cli import byte_tokenizer
+import tiny_pair
 
-from jaxspec import decode, networks, pairs, plan, prompts, tree
-from jaxspec.networks import Transformer, TransformerConfig
+from jaxspec import decode, pairs, plan, prompts, tree
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
@@ -22,20 +21,8 @@ LIMIT = 12
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A pair whose draft is its target with a little noise, and two files of prompts."""
-    folder = tmp_path_factory.mktemp("pair")
-    model = Transformer(TransformerConfig(257, 16, 32, 1, 2, 1, 8, max_length=256, initializer_range=0.5))
-    params = model.init(jax.random.key(0))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [leaf + 0.02 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    networks.save(folder / "target", model, params)
-    networks.save(folder / "draft", model, jax.tree.unflatten(structure, noisy))
-    byte_tokenizer().save_pretrained(folder / "target")
-    (folder / "pair.json").write_text(json.dumps({"target": "target", "draft": "draft"}))
-    for name, chosen in (("first", PROMPTS), ("second", PROMPTS[::-1])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in chosen))
-    return folder
+    """A tiny pair, and two files of prompts."""
+    return tiny_pair.save(tmp_path_factory.mktemp("pair"), {"first": PROMPTS, "second": PROMPTS[::-1]}, num_layers=1)
 
 
 def test_profile_shift_uses_every_tree_everywhere(folder, capsys):

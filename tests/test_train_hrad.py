@@ -8,10 +8,10 @@ import re
 import jax
 import numpy as np
 import pytest
-from test_cli import byte_tokenizer
+import tiny_pair
 
 from jaxspec import cli, decode, heads, hrad, measure, methods, networks, pairs
-from jaxspec.networks import MLP, Transformer, TransformerConfig
+from jaxspec.networks import MLP
 
 LIMIT = 12
 PROMPTS = ["tell me more", "and then?", "why", "no", "which one was it", "go on", "so what", "who"]
@@ -19,20 +19,9 @@ PROMPTS = ["tell me more", "and then?", "why", "no", "which one was it", "go on"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A pair whose draft is its target with a little noise."""
-    folder = tmp_path_factory.mktemp("pair")
-    model = Transformer(TransformerConfig(257, 16, 32, 2, 2, 1, 8, max_length=256, initializer_range=0.5))
-    params = model.init(jax.random.key(0))
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noisy = [leaf + 0.02 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    networks.save(folder / "target", model, params)
-    networks.save(folder / "draft", model, jax.tree.unflatten(structure, noisy))
-    byte_tokenizer().save_pretrained(folder / "target")
-    (folder / "pair.json").write_text(json.dumps({"target": "target", "draft": "draft"}))
-    for name, chosen in (("prompts", PROMPTS), ("others", PROMPTS[::-1][:4])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in chosen))
-    return folder
+    """A tiny pair, and two files of prompts."""
+    files = {"prompts": PROMPTS, "others": PROMPTS[::-1][:4]}
+    return tiny_pair.save(tmp_path_factory.mktemp("pair"), files, num_layers=2)
 
 
 @pytest.fixture
