@@ -209,7 +209,10 @@ def _read(path: str | Path, source: str, dtype: Any, options: dict[str, Any], to
         try:
             tokenizer = networks.load_tokenizer(path)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{source} has no tokenizer that can be read: {error}") from error
+            raise ValueError(
+                f"{source} has no tokenizer that can be read. Both models of a pair need theirs, so that they can be "
+                f"compared: put its files into the folder, for a draft those of its target. {error}"
+            ) from error
     return _Loaded(*networks.load(path, jnp.dtype(dtype).name, **options), tokenizer, source)
 
 
