@@ -51,6 +51,12 @@ class Sample(NamedTuple):
         """Seconds of an emitted token."""
         return self.seconds / len(self.output.tokens)
 
+    @property
+    def decode_seconds_per_token(self) -> float:
+        """The same of the rounds behind the first; NaN where there are none, and for a peer."""
+        stats = self.output.stats
+        return float("nan") if stats is None else round_ms(self) / 1000 / float(stats.total().tokens_per_round)
+
 
 class Steps(NamedTuple):
     """Milliseconds of the forwards of one round, each measured alone at its width: all the draft's, the target's."""
@@ -74,6 +80,8 @@ class Measures(NamedTuple):
         tokens_per_second: Emitted tokens over seconds, of all generations.
         speedup: Over `BASELINE`: the median over prompts of the ratio of seconds per token.
         speedup_spread: Its first and third quartile.
+        decode_speedup: The same of the rounds behind the first alone, without the prompt's reading, which is the same
+            for all: what a plan predicts.
         tokens_per_round: As `decode.Stats`, like the next five.
         accepted_per_round: Draft tokens accepted a round.
         mean_accepted_run: Draft tokens accepted between two rejections.
@@ -91,6 +99,7 @@ class Measures(NamedTuple):
     tokens_per_second: float
     speedup: float
     speedup_spread: tuple[float, float]
+    decode_speedup: float
     tokens_per_round: float
     accepted_per_round: float
     mean_accepted_run: float
@@ -129,8 +138,13 @@ class Report:
 
     def ratio(self, name: str, over: str = BASELINE, category: str | None = None) -> Spread:
         """How many times as fast as another a method decodes, prompt by prompt."""
-        own, other = (_seconds_per_token(self._of(one, category)) for one in (name, over))
+        own, other = (_numbers(self._of(one, category), "seconds_per_token") for one in (name, over))
         return spread(pairwise_ratios(own, other))
+
+    def decode_ratio(self, name: str, over: str = BASELINE, category: str | None = None) -> float:
+        """As the median of `ratio`, of the rounds behind the first alone; NaN for a peer and where there are none."""
+        own, other = (_numbers(self._of(one, category), "decode_seconds_per_token") for one in (name, over))
+        return _median(pairwise_ratios(own, other))
 
     def same_texts(self, name: str, other: str = BASELINE) -> int:
         """For how many prompts both gave the very same tokens."""
@@ -154,6 +168,7 @@ class Report:
             tokens_per_second=tokens / seconds,
             speedup=speedup.median,
             speedup_spread=speedup[1:],
+            decode_speedup=self.decode_ratio(name, category=category),
             tokens_per_round=float(stats.tokens_per_round) if stats else nothing,
             accepted_per_round=float(stats.accepted_per_round) if stats else nothing,
             mean_accepted_run=float(stats.mean_accepted_run) if stats else nothing,
@@ -292,6 +307,7 @@ _ROWS: dict[str, Callable[[Measures], str]] = {
     "tokens/s": _number("tokens_per_second", 1),
     "speedup": _number("speedup", 2),
     "middle half": _range,
+    "speedup behind the prompt": _number("decode_speedup", 2),
     "tokens a round": _number("tokens_per_round", 2),
     "accepted a round": _number("accepted_per_round", 2),
     "accepted run": _number("mean_accepted_run", 2),
@@ -306,8 +322,9 @@ _ROWS: dict[str, Callable[[Measures], str]] = {
 }
 
 
-def _seconds_per_token(rows: Sequence[Sequence[Sample]]) -> np.ndarray:
-    return np.array([[sample.seconds_per_token for sample in repeats] for repeats in rows])
+def _numbers(rows: Sequence[Sequence[Sample]], name: str) -> np.ndarray:
+    """`[P, R]` of a sample's number by prompt and repeat."""
+    return np.array([[getattr(sample, name) for sample in repeats] for repeats in rows])
 
 
 def _median(values: Iterable[float]) -> float:

@@ -1,5 +1,6 @@
 """Acceptance and step times of a pair on this machine, measured by running the decoders themselves."""
 
+import dataclasses
 import datetime
 import functools
 import statistics
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import cache, decode, profiles, sampling
+from jaxspec import cache, decode, plan, profiles, sampling
 from jaxspec import tree as trees
 from jaxspec.base import Context, Model, Params
 from jaxspec.decode import Decoder, Sampling
@@ -25,6 +26,12 @@ NEW_TOKENS = 128
 
 VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)
+
+CAPACITY = 512
+"""Slots of the context at which steps and rounds are timed."""
+
+ROUND_TOKENS = (16, 96)
+"""New tokens of the short and of the long generation that a round is timed by."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -118,7 +125,7 @@ def acceptance(
 
 
 def step_times(
-    model: Model, params: Params, sizes: Sequence[int], *, capacity: int = 512, repeats: int = 7, steps: int = 8
+    model: Model, params: Params, sizes: Sequence[int], *, capacity: int = CAPACITY, repeats: int = 7, steps: int = 8
 ) -> dict[int, float]:
     """Milliseconds of one forward over n tokens, with the arg-max of each, for each n of `sizes`.
 
@@ -150,9 +157,10 @@ def round_time(
     prompt: Sequence[int],
     *,
     key: jax.Array,
-    num_tokens: tuple[int, int] = (16, 96),
-    capacity: int = 512,
+    num_tokens: tuple[int, int] = ROUND_TOKENS,
+    capacity: int = CAPACITY,
     sampling: Sampling = GREEDY,
+    draft_temperature: float | None = None,
     repeats: int = 5,
 ) -> float:
     """Milliseconds of one whole round, by the difference of a long and a short generation.
@@ -167,6 +175,7 @@ def round_time(
         num_tokens: New tokens of the short and of the long generation.
         capacity: Slots of both, which the long one must fit into.
         sampling: As for `decode.generate`.
+        draft_temperature: As for `decode.generate`.
         repeats: Pairs of generations, after one that is thrown away; the median is returned.
     """
     seconds: list[dict[int, float]] = []
@@ -182,6 +191,7 @@ def round_time(
                 key=key,
                 max_new_tokens=limit,
                 sampling=sampling,
+                draft_temperature=draft_temperature,
                 logprobs=False,
                 first_capacity=capacity,
             )
@@ -190,6 +200,56 @@ def round_time(
     short, long = num_tokens
     differences = [times[long] - times[short] for times in seconds[1:]]
     return statistics.median(differences) / (rounds[long] - rounds[short]) * 1000
+
+
+def overhead(
+    target: Model,
+    draft: Model,
+    params: dict[str, Params],
+    profile: Profile,
+    prompt: Sequence[int],
+    *,
+    key: jax.Array,
+    repeats: int = 5,
+) -> float:
+    """Milliseconds that a round of the profile's plan costs beyond its forwards: what `Profile.overhead_ms` holds.
+
+    A plain round's own excess is taken off, since a speedup is over plain rounds. It is 0 where the plan is plain
+    decoding, where the target has no positions for so many tokens, and where the noise leaves less than nothing.
+
+    Args:
+        target: The target.
+        draft: The draft.
+        params: Their parameters.
+        profile: Acceptance, step times and temperatures; an overhead in it is not read.
+        prompt: Token ids.
+        key: The key is consumed.
+        repeats: As for `round_time`.
+    """
+    planned = plan.best(dataclasses.replace(profile, overhead_ms=0.0))
+    short, long = ROUND_TOKENS
+    limit = getattr(target, "max_length", None)
+    if limit is not None:
+        long = min(long, limit - len(prompt))
+    if planned.tree.size == 1 or long < 2 * short:
+        return 0.0
+    decoder = decode.sequoia(target, draft, planned.tree)
+    capacity = max(CAPACITY, cache.bucket(len(prompt) + long + decoder.max_emitted))
+    measured, plain = (
+        round_time(
+            one,
+            params,
+            prompt,
+            key=key,
+            num_tokens=(short, long),
+            capacity=capacity,
+            sampling=Sampling(profile.temperature),
+            draft_temperature=profile.draft_temperature,
+            repeats=repeats,
+        )
+        for one in (decoder, decode.autoregressive(target))
+    )
+    return max(0.0, measured - planned.round_ms - (plain - profile.verify_time(1)))
 
 
 def profile(
@@ -212,7 +272,7 @@ def profile(
     names: tuple[str, str] = ("", ""),
     progress: Progress | None = None,
 ) -> Profile:
-    """A profile of a pair on this machine: acceptance from a comb of `width` children and `depth` edges, step times.
+    """A profile of a pair on this machine: acceptance from a comb of `width` children and `depth` edges, and times.
 
     Args:
         target: The target.
@@ -251,14 +311,12 @@ def profile(
         batch_size=batch_size,
         progress=progress,
     )
-    if progress is not None:
-        progress("step times", 0, 2)
+    progress = progress or (lambda what, done, total: None)
+    progress("times", 0, 3)
     verify_ms = step_times(target, params["target"], verify_sizes)
-    if progress is not None:
-        progress("step times", 1, 2)
+    progress("times", 1, 3)
     draft_ms = step_times(draft, params["draft"], draft_widths)
-    if progress is not None:
-        progress("step times", 2, 2)
+    progress("times", 2, 3)
     reached = int((measured.counts > 0).sum())  # depths that no round came to say nothing
     if by_depth and reached > 1:
         values, errors = measured.acceptance[:reached], measured.standard_errors[:reached]
@@ -267,7 +325,7 @@ def profile(
     else:
         values, errors, rejection = measured.pooled()
         counts = int(measured.counts.sum())
-    return Profile(
+    found = Profile(
         acceptance=tuple(_at_most_one(values).tolist()),
         verify_ms=verify_ms,
         draft_ms=draft_ms,
@@ -290,6 +348,9 @@ def profile(
         versions=profiles.library_versions(),
         date=datetime.date.today().isoformat(),
     )
+    overhead_ms = overhead(target, draft, params, found, min(prompts, key=len), key=jax.random.fold_in(key, len(prompts)))
+    progress("times", 3, 3)
+    return dataclasses.replace(found, overhead_ms=overhead_ms)
 
 
 def _acceptance(total: decode.Stats) -> Acceptance:

@@ -29,6 +29,7 @@ MEASURES = {
     "tokens_per_second",
     "speedup",
     "speedup_spread",
+    "decode_speedup",
     "tokens_per_round",
     "accepted_per_round",
     "mean_accepted_run",
@@ -109,7 +110,7 @@ def test_arms_take_turns_and_their_warm_up_is_not_counted():
 def test_measures_of_made_up_times(generation):
     timed = {
         BASELINE: samples([[2.0], [2.0], [2.0]], stats=generation.stats),
-        "fast": samples([[1.0], [2.0], [0.5]], stats=generation.stats),
+        "fast": samples([[1.0], [2.0], [0.75]], stats=generation.stats),
         "peer": samples([[4.0], [4.0], [8.0]], first=float("nan")),
     }
     report = Report(timed, ["qa", "qa", "code"], {BASELINE: Steps(0.0, 500.0), "fast": Steps(100.0, 50.0)})
@@ -117,16 +118,19 @@ def test_measures_of_made_up_times(generation):
     fast = measures["fast"]
     assert measures[BASELINE].speedup == 1.0
     assert measures[BASELINE].speedup_spread == (1.0, 1.0)
-    assert (fast.speedup, fast.speedup_spread) == (2.0, (1.5, 3.0))
-    assert fast.tokens_per_second == pytest.approx(30 / 3.5)
-    assert (fast.tokens, fast.seconds, fast.first_ms) == (30, 3.5, 500.0)
+    assert (fast.speedup, fast.speedup_spread) == (2.0, (1.5, pytest.approx(7 / 3)))
+    assert fast.tokens_per_second == pytest.approx(30 / 3.75)
+    assert (fast.tokens, fast.seconds, fast.first_ms) == (30, 3.75, 500.0)
     assert (fast.tokens_per_round, fast.accepted_per_round, fast.acceptance) == (3.0, 2.0, (1.0,))
     assert fast.overhead_ms == pytest.approx(500.0 - 150.0)  # two rounds in a second, of which half up to the first
+    assert measures[BASELINE].decode_speedup == 1.0
+    assert fast.decode_speedup == pytest.approx(3.0)  # 1.5 seconds to .5, 1.5 and .25: half a second is the prompt's
     assert measures["peer"].speedup == 0.5
+    assert np.isnan(measures["peer"].decode_speedup)
     assert np.isnan(measures["peer"].tokens_per_round)
     by_category = report.by_category()
     assert list(by_category) == ["qa", "code"]
-    assert [by_category[name]["fast"].speedup for name in by_category] == [1.5, 4.0]
+    assert [by_category[name]["fast"].speedup for name in by_category] == [1.5, pytest.approx(8 / 3)]
     assert report.ratio("fast", "peer").median == 4.0
     assert report.same_texts("fast") == 3
 

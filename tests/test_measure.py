@@ -1,5 +1,7 @@
 """Measuring: acceptance by depth and rank against its exact value, step times, and a profile from both."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from toys import TableLM
 
 from jaxspec import decode, measure, plan, tree
+from jaxspec.profiles import Profile
 
 MODEL = TableLM(4)
 TARGET, DRAFT = (0.1, 0.2, 0.3, 0.4), (0.5, 0.3, 0.2, 0.0)
@@ -92,6 +95,7 @@ def test_profile_plans(tmp_path):
     assert (profile.temperature, profile.target, profile.draft) == (1.0, "a", "b")
     assert profile.protocol["num_prompts"] == 8
     assert told[0] == ("acceptance", 8, 8)
+    assert told[-1] == ("times", 3, 3)
     profile.save(tmp_path / "profile.json")
     assert type(profile).load(tmp_path / "profile.json") == profile
     assert plan.best(profile).expected_speedup >= 1
@@ -100,6 +104,38 @@ def test_profile_plans(tmp_path):
         draft_widths=(1,), max_new_tokens=24, batch_size=8,
     )  # fmt: skip
     assert np.shape(pooled.acceptance) == (3,)
+
+
+def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_round(monkeypatch):
+    rounds = {1: 12.0, 3: 21.0}  # milliseconds by the size of the tree
+    asked = []
+
+    def round_time(decoder, params, prompt, **options):
+        asked.append(options["num_tokens"])
+        return rounds[decoder.tree.size if hasattr(decoder, "tree") else 1]
+
+    monkeypatch.setattr(measure, "round_time", round_time)
+    profile = Profile(acceptance=((0.9,), (0.9,)), verify_ms={1: 10.0, 3: 14.0}, draft_ms={1: 1.0}, overhead_ms=50.0)
+    assert plan.predict(tree.chain(2), profile).round_ms == pytest.approx(66.0)
+
+    def overhead(profile, model=MODEL):
+        return measure.overhead(model, MODEL, PARAMS, profile, [0], key=KEY)
+
+    assert overhead(profile) == pytest.approx((21.0 - 16.0) - (12.0 - 10.0))
+    assert set(asked) == {measure.ROUND_TOKENS}
+    rounds[3] = 17.0
+    assert overhead(profile) == 0.0
+    useless = dataclasses.replace(profile, acceptance=(0.01,))
+    asked.clear()
+    assert overhead(useless) == 0.0
+    assert not asked  # the plan is plain decoding
+
+    @dataclasses.dataclass(frozen=True)
+    class Short(TableLM):
+        max_length: int = 20
+
+    assert overhead(profile, Short(4)) == 0.0
+    assert not asked
 
 
 def test_times_are_of_the_sizes_asked_for():
