@@ -95,7 +95,8 @@ def add_shape(group: Any) -> None:
         type=integer(1),
         metavar="N",
         help=f"drafted tokens of a round, for {', '.join(OWNERS['length'])}: those of a chain (adaedl: at most), or of "
-        f"a branch with its candidate (default {DEFAULT_LENGTH}; for specbranch that of the pair's head, if any)",
+        "a branch with its candidate (default: for specbranch that of the pair's head, if any; else the fastest in the "
+        f"profile, or {DEFAULT_LENGTH} without one)",
     )
     group.add_argument(
         "--max-branches",

@@ -348,7 +348,9 @@ def profile(
         versions=profiles.library_versions(),
         date=datetime.date.today().isoformat(),
     )
-    overhead_ms = overhead(target, draft, params, found, min(prompts, key=len), key=jax.random.fold_in(key, len(prompts)))
+    overhead_ms = overhead(
+        target, draft, params, found, min(prompts, key=len), key=jax.random.fold_in(key, len(prompts))
+    )
     progress("times", 3, 3)
     return dataclasses.replace(found, overhead_ms=overhead_ms)
 

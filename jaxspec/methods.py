@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxspec import plan, reports
+from jaxspec import plan, ranking, reports
 from jaxspec.profiles import Profile
 from jaxspec.tree import TokenTree
 
@@ -30,6 +30,7 @@ DEFAULT_SIZE = 8
 """Where nothing was measured, the tree is the optimal one of so many nodes for this acceptance, a round guess."""
 
 DEFAULT_LENGTH = 4
+"""Where nothing was measured."""
 
 DEFAULT_BRANCHES = 3
 """The most in SpecBranch's own code."""
@@ -93,15 +94,8 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
         profile, source = pair.profile_at(args.temperature), f"the profile of {pair.name}"
     if method == "autoregressive":
         return Choice(method)
-    if method == "specbranch":
-        return _specbranch(args, pair)
-    if method == "adaedl":
-        from jaxspec.decode.adaptive import DEFAULTS
-
-        constants = {name: value for name, value in DEFAULTS.items() if isinstance(value, float)}
-        return Choice(method, length=args.length or DEFAULT_LENGTH, settings=constants)
     if method in OWNERS["length"]:
-        return Choice(method, length=args.length or DEFAULT_LENGTH)
+        return _of_length(method, args, pair, profile, source)
     if isinstance(args.tree, TokenTree):
         return Choice("sequoia", args.tree)
     if profile is None:
@@ -110,8 +104,7 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
         if method == "auto":
             reports.remark(f"no profile to plan by (--profile): a tree of {DEFAULT_SIZE} nodes that was not measured")
         return Choice("sequoia", plan.optimal_tree(DEFAULT_ACCEPTANCE, DEFAULT_SIZE))
-    if profile.temperature != args.temperature:
-        reports.remark(f"{source} was measured at temperature {profile.temperature:g}, not {args.temperature:g}")
+    _check_temperature(profile, source, args)
     if isinstance(args.tree, Optimal) and args.tree.size is not None:
         return Choice("sequoia", plan.optimal_tree(profile.acceptance, args.tree.size), profile=source)
     planned = plan.best(profile)
@@ -133,9 +126,20 @@ def planning_profile(args: argparse.Namespace, methods: Sequence[str]) -> Profil
             raise ValueError(f"{named}, but {', '.join(methods)} was asked for")
     if args.profile is None:
         return None
-    if "auto" not in methods and ("sequoia" not in methods or isinstance(args.tree, TokenTree)):
-        raise ValueError("--profile has nothing to plan here: it is for auto, and for sequoia without a given --tree")
+    plans_tree = "sequoia" in methods and not isinstance(args.tree, TokenTree)
+    plans_length = args.length is None and bool(set(OWNERS["length"]) & set(methods))
+    if "auto" not in methods and not plans_tree and not plans_length:
+        raise ValueError(
+            "--profile has nothing to plan here: it is for auto, for sequoia without a given --tree and for the "
+            "methods with a length without --length"
+        )
     return Profile.load(args.profile)
+
+
+def _check_temperature(profile: Profile, source: str | None, args: argparse.Namespace) -> None:
+    """Says so where the profile that plans is of another temperature."""
+    if profile.temperature != args.temperature:
+        reports.remark(f"{source} was measured at temperature {profile.temperature:g}, not {args.temperature:g}")
 
 
 def _planned(planned: plan.Plan, source: str) -> Choice:
@@ -145,10 +149,33 @@ def _planned(planned: plan.Plan, source: str) -> Choice:
     return Choice(planned.method, length=planned.tree.depth or None, profile=source)
 
 
-def _specbranch(args: argparse.Namespace, pair: "Pair") -> Choice:
+def _of_length(
+    method: str, args: argparse.Namespace, pair: "Pair", profile: Profile | None, source: str | None
+) -> Choice:
+    """A method with a drafted length: the one asked for, else the fastest in the profile, else `DEFAULT_LENGTH`."""
+    if method == "specbranch":
+        return _specbranch(args, pair, profile)
+    choice = Choice(method, length=args.length or DEFAULT_LENGTH)
+    if args.length is None and profile is not None:
+        _check_temperature(profile, source, args)
+        choice = Choice(method, length=ranking.best_length(method, profile), profile=source)
+    if method == "adaedl":
+        from jaxspec.decode.adaptive import DEFAULTS
+
+        constants = {name: value for name, value in DEFAULTS.items() if isinstance(value, float)}
+        choice = choice._replace(settings=constants)
+    return choice
+
+
+def _specbranch(args: argparse.Namespace, pair: "Pair", profile: Profile | None) -> Choice:
     """SpecBranch with the head of the nearest temperature, whose length and threshold are the defaults."""
     head = pair.hrad_at(args.temperature)
-    length = args.length or (DEFAULT_LENGTH if head is None else head.length)
+    branches = args.max_branches or DEFAULT_BRANCHES
+    length = args.length
+    if length is None and head is not None:
+        length = head.length
+    elif length is None:
+        length = DEFAULT_LENGTH if profile is None else ranking.best_length("specbranch", profile, branches)
     epsilon = args.epsilon
     if epsilon is None:
         epsilon = DEFAULT_EPSILON if head is None else head.epsilon
@@ -159,6 +186,6 @@ def _specbranch(args: argparse.Namespace, pair: "Pair") -> Choice:
             reports.remark(f"the head is for temperature {head.temperature:g}, not {args.temperature:g}")
         if head.length != length:
             reports.remark(f"the head is for the length {head.length}, not {length}")
-    settings = {"max_branches": args.max_branches or DEFAULT_BRANCHES, "epsilon": epsilon}
+    settings = {"max_branches": branches, "epsilon": epsilon}
     settings |= {"fork": "sequoia", "has_draft_stage": False, "hrad": None if head is None else head.folder.name}
     return Choice("specbranch", length=length, settings=settings)

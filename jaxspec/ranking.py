@@ -57,22 +57,55 @@ def rank(profile: Profile, max_length: int = MAX_LENGTH, max_branches: int = MAX
     """
     if max_length < 1 or max_branches < 1:
         raise ValueError(f"max_length is {max_length} and max_branches {max_branches}, but both must be at least 1")
-    acceptance = np.atleast_2d(np.asarray(profile.acceptance))
-    longest = max_length if len(profile.verify_ms) == 1 else min(max_length, max(profile.verify_ms) - 1)
-    by_depth = np.ndim(profile.acceptance) == 2
-    chains = [
-        plan.predict(chain(length), profile)
-        for length in range(1, (min(longest, len(acceptance)) if by_depth else longest) + 1)
-    ]
-    found = [_of_plan(plan.predict(chain(0), profile)), _of_plan(max(chains, key=lambda one: one.expected_speedup))]
+    chains = _chains(profile, max_length)
+    found = [_of_plan(plan.predict(chain(0), profile)), max(chains, key=_on_one_device)]
     tree = plan.best(profile)
     if tree.method == "sequoia":
         found.append(_of_plan(tree))
-    ranks = min(max_branches, acceptance.shape[1])
-    found.append(_best_overlap("pearl", profile, acceptance, longest, (1,)))
+    ranks = min(max_branches, np.atleast_2d(profile.acceptance).shape[1])
+    found.append(max(_overlapping("pearl", profile, max_length, (1,)), key=_on_two_devices))
     if ranks > 1:
-        found.append(_best_overlap("specbranch", profile, acceptance, longest, range(2, ranks + 1)))
-    return tuple(sorted(found, key=lambda one: -one.speedup))
+        found.append(max(_overlapping("specbranch", profile, max_length, range(2, ranks + 1)), key=_on_two_devices))
+    return tuple(sorted(found, key=_on_one_device, reverse=True))
+
+
+def best_length(method: str, profile: Profile, max_branches: int = 1, max_length: int = MAX_LENGTH) -> int:
+    """The drafted length at which a method is the fastest on one device.
+
+    Args:
+        method: "speculative", "adaedl" (whose longest draft is the best chain's), "pearl" or "specbranch".
+        profile: Measured acceptance and step times.
+        max_branches: Branches of "specbranch"; as many as the acceptance has ranks stand for more.
+        max_length: The longest that is tried; at most what `verify_ms` covers.
+    """
+    if method in ("speculative", "adaedl"):
+        predictions = _chains(profile, max_length)
+    else:
+        count = min(max_branches, np.atleast_2d(profile.acceptance).shape[1])
+        predictions = _overlapping(method, profile, max_length, (count,))
+    length = max(predictions, key=_on_one_device).length
+    assert length is not None
+    return length
+
+
+def _on_one_device(prediction: Prediction) -> float:
+    return prediction.speedup
+
+
+def _on_two_devices(prediction: Prediction) -> float:
+    return prediction.overlap_speedup or prediction.speedup
+
+
+def _longest(profile: Profile, max_length: int) -> int:
+    return max_length if len(profile.verify_ms) == 1 else min(max_length, max(profile.verify_ms) - 1)
+
+
+def _chains(profile: Profile, max_length: int) -> list[Prediction]:
+    """Of every length; an acceptance by depth has none behind its rows."""
+    longest = _longest(profile, max_length)
+    if np.ndim(profile.acceptance) == 2:
+        longest = min(longest, len(profile.acceptance))
+    return [_of_plan(plan.predict(chain(length), profile)) for length in range(1, longest + 1)]
 
 
 def _of_plan(planned: Plan) -> Prediction:
@@ -82,10 +115,9 @@ def _of_plan(planned: Plan) -> Prediction:
     return Prediction(planned.method, tree, length, None, planned.expected_tokens, planned.expected_speedup, None)
 
 
-def _best_overlap(
-    method: str, profile: Profile, acceptance: np.ndarray, longest: int, branches: range | tuple[int, ...]
-) -> Prediction:
-    """The branch decoder's length and branches that are best on two devices."""
+def _overlapping(method: str, profile: Profile, max_length: int, branches: range | tuple[int, ...]) -> list[Prediction]:
+    """The branch decoder at every length with each of these numbers of branches."""
+    acceptance = np.atleast_2d(np.asarray(profile.acceptance))
     weights = np.broadcast_to(1.0 if profile.counts is None else np.asarray(profile.counts, float), len(acceptance))
     mean = np.average(acceptance, axis=0, weights=weights)
     plain_ms = profile.verify_time(1)
@@ -99,5 +131,5 @@ def _best_overlap(
         kept = count if method == "specbranch" else None
         return Prediction(method, None, length, kept, tokens, plain_ms * tokens / alone, plain_ms * tokens / overlapped)
 
-    tried = [predict(length, count) for length in range(1, longest + 1) for count in branches]
-    return max(tried, key=lambda one: one.overlap_speedup or 0.0)
+    lengths = range(1, _longest(profile, max_length) + 1)
+    return [predict(length, count) for length in lengths for count in branches]

@@ -241,6 +241,9 @@ def test_the_prompt_comes_from_stdin_and_goes_through_the_template_unless_raw(ru
         ("--tree optimal:5 --profile {}/profile.json", "sequoia", "optimal:5", None),
         ("--tree optimal --profile {}/profile.json", "sequoia", "best", None),
         ("--method sequoia --profile {}/profile.json", "sequoia", "best", None),
+        ("--method speculative --profile {}/profile.json", "speculative", None, "best"),
+        ("--method adaedl --profile {}/profile.json", "adaedl", None, "best"),
+        ("--method pearl --profile {}/profile.json", "pearl", None, "best"),
     ],
 )
 def test_the_method_that_is_taken(run, folder, calls, options, method, parents, length):
@@ -248,6 +251,8 @@ def test_the_method_that_is_taken(run, folder, calls, options, method, parents, 
         parents = list(plan.best(PROFILE).tree.parents)
     elif parents == "optimal:5":
         parents = list(plan.optimal_tree(PROFILE.acceptance, 5).parents)
+    if length == "best":
+        length = ranking.best_length(method, PROFILE)
     config = generate(run, *options.format(folder).split())["config"]
     assert (config["method"], config["tree"], config["length"]) == (method, parents, length)
     assert config["profile"] == next((word for word in options.format(folder).split() if "json" in word), None)
@@ -330,7 +335,7 @@ def test_measure(run, folder, tmp_path, monkeypatch):
     assert profile.target == str(folder / "target")
     assert "has 2 prompts, not 200" in err
     assert "acceptance" in err
-    assert "step times" in err
+    assert "times" in err
     status, out, err = run(*words, "--num-prompts", 1)
     assert status == 0
     assert f"Written to {out_file}" in out

@@ -78,6 +78,25 @@ def test_a_tree_is_stated():
     assert sequoia.expected_tokens == pytest.approx(plan.expected_tokens(sequoia.tree, np.array([0.5, 0.3, 0.1])))
 
 
+def test_the_best_length_is_the_one_with_the_best_speed_on_one_device():
+    """A chain's against `plan.predict` of each; PEARL's against the renewal model, where a longer one suits two."""
+    rising = profile(verify_ms={1: 10.0, 4: 11.0, 8: 20.0, 16: 40.0})
+    chains = {length: plan.predict(tree.chain(length), rising).expected_speedup for length in range(1, 16)}
+    assert ranking.best_length("speculative", rising) == max(chains, key=lambda length: chains[length])
+    assert ranking.best_length("adaedl", rising) == ranking.best_length("speculative", rising)
+
+    def one_device(length, beta=None):
+        tokens = theory.overlap_tokens(0.6, length, beta)
+        return 10 * tokens / (length + 1 + rising.verify_time(length))
+
+    pearls = {length: one_device(length, 0.6) for length in range(1, 16)}
+    assert ranking.best_length("pearl", rising) == max(pearls, key=lambda length: pearls[length])
+    branched = {length: one_device(length, 0.8) for length in range(1, 16)}
+    assert ranking.best_length("specbranch", rising, 3) == max(branched, key=lambda length: branched[length])
+    assert ranking.best_length("specbranch", rising, 9) == ranking.best_length("specbranch", rising, 3)
+    assert ranking.best_length("pearl", rising) < by_method(rising)["pearl"].length
+
+
 @pytest.mark.parametrize("limits", [{"max_length": 0}, {"max_branches": 0}])
 def test_limits_below_one_are_refused(limits):
     with pytest.raises(ValueError, match="at least 1"):
