@@ -1,11 +1,14 @@
 """Speedup over acceptance of a chain, of overlap and of forked overlap for several c, and their tokens a step.
 
-    python scripts/theory_figure.py [--c 4,10,20] [--lengths 4,8] [--points points.json] [--out theory.png]
+    python scripts/theory_figure.py [--c 4,10,20] [--lengths 4,8] [--points points.json]
+        [--ablations FILE.json …] [--out theory.png]
 
 All closed forms of `jaxspec.theory`; overlap has a second device for its draft. `--siblings` is the share of rejections
 that a fork's further candidates prevent: fork acceptance = alpha + siblings (1 - alpha). Points are a JSON list of
 {"alpha", "length", "tokens_per_round", "method"} with method speculative, pearl or specbranch, drawn over the tokens a
-step; their lengths are drawn too. Writes the figure, and its numbers beside it as JSON. Needs the extra `plot`.
+step; their lengths are drawn too. `--ablations` takes them from the arms SpS, PEARL and SpecBranch of `ablation.py`'s
+results: alpha is the mean acceptance of a first candidate. Writes the figure, and its numbers beside it as JSON. Needs
+the extra `plot`.
 """
 
 import argparse
@@ -24,6 +27,9 @@ METHODS = ("speculative", "pearl", "specbranch")
 LABELS = dict(zip(METHODS, ("chain", "overlap (PEARL)", "forked overlap (SpecBranch)"), strict=True))
 STYLES = dict(zip(METHODS, ("--", "-", ":"), strict=True))
 MARKERS = dict(zip(METHODS, "os^", strict=True))
+ARMS = {"SpS": "speculative", "PEARL": "pearl", "SpecBranch": "specbranch"}
+"""`ablation.py`'s arms that are points, and their methods."""
+
 POINT_KEYS = {"alpha", "length", "tokens_per_round", "method"}
 
 
@@ -53,8 +59,8 @@ def tokens(alpha: Any, length: int, siblings: float) -> dict[str, Any]:
     return dict(zip(METHODS, values, strict=True))
 
 
-def read_points(path: Path, siblings: float) -> list[dict[str, Any]]:
-    """The measured points of a file, each with the closed form's `expected` tokens a round.
+def read_points(path: Path) -> list[dict[str, Any]]:
+    """The measured points of a file.
 
     Raises:
         ValueError: The file is not such a list; names the first entry that is wrong.
@@ -67,9 +73,30 @@ def read_points(path: Path, siblings: float) -> list[dict[str, Any]]:
             raise ValueError(f"point {index} of {path} is {point!r}, but needs the keys {sorted(POINT_KEYS)}")
         if point["method"] not in METHODS:
             raise ValueError(f"point {index} of {path} has method {point['method']!r}, but one of {METHODS} is needed")
-    return [
-        point | {"expected": tokens(point["alpha"], point["length"], siblings)[point["method"]]} for point in points
+    return points
+
+
+def read_arms(path: Path) -> list[dict[str, Any]]:
+    """The arms of one of `ablation.py`'s results that are points.
+
+    Raises:
+        ValueError: It has none.
+    """
+    result = json.loads(path.read_text(encoding="utf-8"))
+    points = [
+        {
+            "alpha": arm["acceptance"][0],
+            "length": result["settings"]["length"],
+            "tokens_per_round": arm["tokens_per_round"],
+            "method": ARMS[arm["arm"]],
+            "source": path.name,
+        }
+        for arm in result["arms"]
+        if arm["arm"] in ARMS
     ]
+    if not points:
+        raise ValueError(f"{path} has the arms {[arm['arm'] for arm in result['arms']]}, but points are {list(ARMS)}")
+    return points
 
 
 def draw(path: Path, numbers: dict[str, Any]) -> None:
@@ -112,11 +139,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--lengths", default="4,8", help="drafted tokens a step (default %(default)s)")
     parser.add_argument("--siblings", type=float, default=0.5, help="share of rejections (default %(default)s)")
     parser.add_argument("--points", type=Path, help="measured points, a JSON list")
+    parser.add_argument("--ablations", type=Path, nargs="+", default=[], metavar="FILE", help="of ablation.py")
     parser.add_argument("--out", type=Path, default=Path("theory.png"), help="default %(default)s")
     args = parser.parse_args(argv)
     if importlib.util.find_spec("matplotlib") is None:
         parser.exit(1, "the figure needs matplotlib: install the extra by pip install 'jaxspec[plot]'\n")
-    points = [] if args.points is None else read_points(args.points, args.siblings)
+    points = [] if args.points is None else read_points(args.points)
+    points += [point for path in args.ablations for point in read_arms(path)]
+    for point in points:
+        point["expected"] = tokens(point["alpha"], point["length"], args.siblings)[point["method"]]
     lengths = sorted({int(length) for length in args.lengths.split(",")} | {point["length"] for point in points})
     numbers = {
         "alpha": ALPHAS.tolist(),

@@ -304,6 +304,23 @@ def test_the_figure_has_the_closed_forms_numbers(tmp_path):
     assert [{key: point[key] for key in POINTS[0]} for point in numbers["points"]] == POINTS
 
 
+def test_the_arms_of_an_ablation_are_points(tmp_path):
+    arms = [
+        {"arm": "SpS", "acceptance": [0.6, 0.1], "tokens_per_round": 2.2},
+        {"arm": "SEQUOIA", "acceptance": [0.6, 0.1], "tokens_per_round": 2.7},
+        {"arm": "PEARL", "acceptance": [0.7], "tokens_per_round": 1.9},
+    ]
+    file = tmp_path / "ablation.json"
+    file.write_text(json.dumps({"settings": {"length": 8}, "arms": arms}))
+    assert theory_figure.read_arms(file) == [
+        {"alpha": 0.6, "length": 8, "tokens_per_round": 2.2, "method": "speculative", "source": "ablation.json"},
+        {"alpha": 0.7, "length": 8, "tokens_per_round": 1.9, "method": "pearl", "source": "ablation.json"},
+    ]
+    file.write_text(json.dumps({"settings": {"length": 8}, "arms": arms[1:2]}))
+    with pytest.raises(ValueError, match=r"has the arms \['SEQUOIA'\]"):
+        theory_figure.read_arms(file)
+
+
 @pytest.mark.parametrize(
     ("points", "message"),
     [
@@ -315,7 +332,7 @@ def test_the_figure_has_the_closed_forms_numbers(tmp_path):
 def test_points_that_are_none_are_refused(points, message, tmp_path):
     (tmp_path / "points.json").write_text(json.dumps(points))
     with pytest.raises(ValueError, match=message):
-        theory_figure.read_points(tmp_path / "points.json", 0.5)
+        theory_figure.read_points(tmp_path / "points.json")
 
 
 def test_a_missing_matplotlib_names_the_extra(monkeypatch, tmp_path, capsys):
