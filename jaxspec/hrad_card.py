@@ -20,6 +20,16 @@ LABELS = {
 """What is compared, by `hrad_report.PREDICTORS`."""
 
 
+CUT_LABELS = {
+    "hrad": "H-RAD, as it is set",
+    "argmax": "H-RAD without offsets",
+    "confidence": "confidence alone",
+    "nothing": "no cut",
+    "ideal": "a cut that knows what is accepted",
+}
+"""What is compared, by `hrad_report.CUTS`."""
+
+
 def print_report(console: Console, record: Mapping[str, Any]) -> None:
     """The tables of a head's record, as it stands in its JSON file."""
     for title, evaluation in _evaluations(record):
@@ -30,6 +40,10 @@ def print_report(console: Console, record: Mapping[str, Any]) -> None:
         for name, row in zip(CLASSES, evaluation["scores"]["hrad"]["confusion"], strict=True):
             confusion.add_row(name, *map(str, row))
         console.print(confusion)
+        cuts = Table("cut", "tokens a round", "rollback", title="Estimates, with one candidate at a fork")
+        for row in _cut_rows(evaluation["cuts"]):
+            cuts.add_row(*row)
+        console.print(cuts)
         histogram = Table("accepted", *map(str, range(len(lengths["counts"]))), title="Rounds by accepted length")
         histogram.add_row("found", *map(str, lengths["counts"]))
         histogram.add_row(f"geometric, α={lengths['alpha']:.3f}", *(f"{one:.0f}" for one in lengths["geometric"]))
@@ -59,6 +73,8 @@ def card(record: Mapping[str, Any], title: str) -> str:
         lines += [f"## {name}", "", f"{evaluation['rounds']} rounds.", ""]
         lines += ["| predictor | accuracy | balanced | none | partial | all |", "|---|---|---|---|---|---|"]
         lines += [f"| {' | '.join(row)} |" for row in _rows(evaluation["scores"])]
+        lines += ["", "| cut, one candidate at a fork | tokens a round, estimated | rollback |", "|---|---|---|"]
+        lines += [f"| {' | '.join(row)} |" for row in _cut_rows(evaluation["cuts"])]
         lines += ["", f"Rounds by accepted length, 0 to {len(counts) - 1}: {', '.join(map(str, counts))}.", ""]
     lines += ["## Figures", "", *(f"- {line}" for line in _facts(record)), "", "## Made by", ""]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
@@ -77,13 +93,16 @@ def _evaluations(record: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]
 def _facts(record: Mapping[str, Any]) -> Sequence[str]:
     metrics = record["metrics"]
     held_out, epsilons, cost = metrics["held_out"], metrics["epsilons"], metrics["cost"]
+    head, alone = metrics["settings"]["head"], metrics["settings"]["confidence"]
     shape = "bimodal" if held_out["lengths"]["is_bimodal"] else "not bimodal"
     lines = [
         f"The accepted lengths are {shape}: none and all against any length between them.",
+        f"Set by the estimate on rounds it was not trained on: ε = {head['epsilon']:g}, logits of none "
+        f"{head['none']:+g} and of all {head['all']:+g} (in the weights). The confidence alone: ε = {alone:g}.",
         f"Decided by the head itself (none or all): {held_out['hard_share']:.1%}; left to the confidence (partial): "
         f"{held_out['soft_share']:.1%}.",
-        f"ε: {epsilons['partial']:g} is the largest that costs hardly any tokens a round (the head's default); "
-        f"alone, {epsilons['accurate']:g} is the most accurate and {epsilons['balanced']:g} the best balanced one.",
+        f"As a predictor of the class, the confidence is the most accurate at ε = {epsilons['accurate']:g} and the "
+        f"best balanced at {epsilons['balanced']:g}.",
         f"One classification takes {cost['apply_ms']:.3f} ms, {cost['share']:.2%} of a round of "
         f"{cost['round_ms']:.1f} ms.",
     ]
@@ -94,6 +113,13 @@ def _facts(record: Mapping[str, Any]) -> Sequence[str]:
         }
         lines.append(f"On the other task accuracy drops by {drop['accuracy']:.3f}, balanced by {drop['balanced']:.3f}.")
     return lines
+
+
+def _cut_rows(cuts: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        [CUT_LABELS[name], f"{cuts[name]['tokens_per_round']:.3f}", f"{cuts[name]['rollback']:.3f}"]
+        for name in CUT_LABELS
+    ]
 
 
 def _scores_table(scores: Mapping[str, Any]) -> Table:

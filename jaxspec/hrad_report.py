@@ -10,22 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import hrad, theory
+from jaxspec import hrad, hrad_setting, theory
 from jaxspec.base import Params
 from jaxspec.hrad_rounds import Rounds
-from jaxspec.hrad_training import EPOCHS, LEARNING_RATE, Fitted, fit_all, predicted_lengths, split_by_prompt
+from jaxspec.hrad_setting import EPSILONS, Estimate, Settings, confidence_counts
+from jaxspec.hrad_training import EPOCHS, LEARNING_RATE, Fitted, fit_all, logits, predicted_lengths, split_by_prompt
 from jaxspec.measure import Progress
 from jaxspec.networks import MLP
 from jaxspec.networks.mlp import HIDDEN_SIZES
 
-EPSILONS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-
-SLACK = 0.01
-"""Share of the tokens a round that a larger threshold, which rolls less back, may cost."""
-
 PREDICTORS = ("hrad", "lengths", "regression", "confidence", "confidence_balanced", "majority")
 """H-RAD, the two other predictors of `hrad_training`, the confidence alone at its two best thresholds, and the most
 frequent class."""
+
+
+CUTS = ("hrad", "argmax", "confidence", "nothing", "ideal")
+"""H-RAD as it is set and without offsets, the confidence alone, no cut, and a cut that knows how many are accepted."""
 
 
 class Score(NamedTuple):
@@ -67,31 +67,29 @@ class Evaluation(NamedTuple):
         rounds: How many there are.
         lengths: Their accepted lengths.
         scores: By the names of `PREDICTORS`.
-        hard_share: Share of them that the head decides by itself, by none or all.
+        cuts: What cutting gives by `CUTS`.
+        hard_share: Share of the rounds that the head, as it is set, decides by itself, by none or all.
         soft_share: Share that it leaves to the confidence.
     """
 
     rounds: int
     lengths: Lengths
     scores: dict[str, Score]
+    cuts: dict[str, Estimate]
     hard_share: float
     soft_share: float
 
 
 class Epsilons(NamedTuple):
-    """Thresholds of the confidence, chosen on rounds that are not held out.
+    """Thresholds of the confidence by itself, chosen on training rounds.
 
     Attributes:
-        accurate: Predicts the class most often by itself.
+        accurate: Predicts the class most often.
         balanced: Predicts it with the best mean over the classes.
-        partial: The largest one that, where the head leaves a continuation to the confidence, costs at most `SLACK` of
-            the tokens a round of the best: the one to decode with. A larger one rolls less back. Chosen on the stopping
-            rounds, since the head knows the training rounds.
     """
 
     accurate: float
     balanced: float
-    partial: float
 
 
 class Cost(NamedTuple):
@@ -125,7 +123,8 @@ class Trained(NamedTuple):
 
     Attributes:
         fitted: The head and the predictors that it is compared with, by name.
-        epsilons: Thresholds, chosen on the training rounds.
+        epsilons: Thresholds that predict best, chosen on the training rounds.
+        settings: How the head and the confidence decide, chosen on the stopping rounds.
         held_out: On rounds of prompts that nothing was fitted or chosen on.
         other_task: On rounds of other prompts; None without them.
         num_rounds: By the part of the split.
@@ -134,6 +133,7 @@ class Trained(NamedTuple):
 
     fitted: dict[str, Fitted]
     epsilons: Epsilons
+    settings: Settings
     held_out: Evaluation
     other_task: Evaluation | None
     num_rounds: dict[str, int]
@@ -141,8 +141,9 @@ class Trained(NamedTuple):
 
     @property
     def head(self) -> tuple[MLP, Params]:
-        """H-RAD's network and parameters."""
-        return self.fitted["hrad"].network, self.fitted["hrad"].params
+        """H-RAD's network and parameters, its setting's offsets in them."""
+        fitted = self.fitted["hrad"]
+        return fitted.network, hrad_setting.settled(fitted.params, self.settings.head)
 
     def protocol(self) -> dict[str, Any]:
         """How the training went, for JSON."""
@@ -187,14 +188,16 @@ def train(
     options: dict[str, Any] = {"seed": seed, "epochs": epochs, "learning_rate": learning_rate}
     fitted = fit_all(network, rounds, inputs, split, **options, progress=progress)
     training = rounds.take(split.training)
-    guessed = predicted_lengths(fitted["hrad"], inputs[split.stopping], rounds.length)
-    epsilons = choose_epsilons(training, rounds.take(split.stopping), guessed)
+    epsilons = choose_epsilons(training)
+    settings = hrad_setting.choose(logits(fitted["hrad"], inputs[split.stopping]), rounds.take(split.stopping))
     majority = int(np.bincount(training.classes).argmax())
+    rate = functools.partial(evaluate, fitted, epsilons=epsilons, settings=settings, majority=majority)
     return Trained(
         fitted=fitted,
         epsilons=epsilons,
-        held_out=evaluate(fitted, rounds.take(split.held_out), inputs[split.held_out], epsilons, majority),
-        other_task=None if other_task is None else evaluate(fitted, *other_task, epsilons, majority),
+        settings=settings,
+        held_out=rate(rounds.take(split.held_out), inputs[split.held_out]),
+        other_task=None if other_task is None else rate(*other_task),
         num_rounds={name: int(mask.sum()) for name, mask in split._asdict().items()},
         num_prompts={name: len(np.unique(rounds.prompts[mask])) for name, mask in split._asdict().items()},
     )
@@ -214,17 +217,10 @@ def score(true: np.ndarray, predicted: np.ndarray) -> Score:
 def accepted_lengths(num_accepted: np.ndarray, length: int) -> Lengths:
     """The histogram of `[n]` accepted lengths from 0 to `length` - 1, beside a truncated geometric law."""
     counts = np.bincount(num_accepted, minlength=length)
-    tested = (counts * np.minimum(np.arange(length) + 1, length - 1)).sum()  # the rejected token is tested too
-    alpha = float(num_accepted.sum() / max(tested, 1))
+    alpha = hrad_setting.acceptance(num_accepted, length)
     geometric = counts.sum() * theory.accepted_pmf(alpha, length - 1)
     is_bimodal = bool(min(counts[0], counts[-1]) > counts[1:-1].max())
     return Lengths(tuple(counts.tolist()), alpha, tuple(geometric.tolist()), is_bimodal)
-
-
-def confidence_counts(confidence: np.ndarray, epsilon: float) -> np.ndarray:
-    """`[n]` tokens in front of the first of `[n, G]` confidences below epsilon; see `hrad.first_below`."""
-    is_low = confidence[:, :-1] < np.float32(epsilon)
-    return np.where(is_low.any(1), is_low.argmax(1), confidence.shape[1] - 1)
 
 
 def classes_of(lengths: np.ndarray, length: int) -> np.ndarray:
@@ -232,52 +228,24 @@ def classes_of(lengths: np.ndarray, length: int) -> np.ndarray:
     return np.asarray(hrad.labels(lengths, length - 1))
 
 
-def tokens_per_round(kept: np.ndarray, num_accepted: np.ndarray, length: int) -> float:
-    """Tokens a round of a branch decoder that keeps so much of each continuation: a renewal estimate.
-
-    A round with `kept` pending tokens, of which `num_accepted` would stand, emits one more than the smaller of the two.
-    Its branch survives if it was cut before they end; the next round then has pending tokens too. Otherwise it has
-    none, emits one token, and its fork survives with the mean acceptance. Further candidates are not counted, so that
-    the estimate is low where many are tried.
-
-    Args:
-        kept: `[n]` pending tokens, 0 to G - 1.
-        num_accepted: `[n]` of the G - 1 tokens of the whole continuation.
-        length: G.
-    """
-    alpha = accepted_lengths(num_accepted, length).alpha
-    at_the_end = np.where(num_accepted == length - 1, alpha, 0.0)
-    survival = np.where(kept < num_accepted, 1.0, np.where(kept == num_accepted, at_the_end, 0.0)).mean()
-    share = alpha / max(1.0 - survival + alpha, 1e-9)  # of the rounds that have pending tokens
-    return float(share * (np.minimum(kept, num_accepted) + 1).mean() + 1.0 - share)
-
-
-def choose_epsilons(rounds: Rounds, stopping: Rounds, guessed: np.ndarray) -> Epsilons:
-    """The thresholds of `EPSILONS` that do best; the smallest among equally accurate ones.
-
-    Args:
-        rounds: Those in which the confidence alone is to predict the class.
-        stopping: Others, which the head does not know.
-        guessed: `[n]` the class that the head gives each of those.
-    """
-    length = rounds.length
+def choose_epsilons(rounds: Rounds) -> Epsilons:
+    """The thresholds of `EPSILONS` by which the confidence predicts best; the smallest among equally good ones."""
     cuts = {epsilon: confidence_counts(rounds.confidence, epsilon) for epsilon in EPSILONS}
-    scores = {epsilon: score(rounds.classes, classes_of(cut, length)) for epsilon, cut in cuts.items()}
-    rates = {}
-    for epsilon in EPSILONS:
-        soft = confidence_counts(stopping.confidence, epsilon)
-        kept = np.where(guessed == hrad.NONE, 0, np.where(guessed == hrad.ALL, length - 1, soft))
-        rates[epsilon] = tokens_per_round(kept, stopping.num_accepted, length)
-    enough = (1.0 - SLACK) * max(rates.values())
+    scores = {epsilon: score(rounds.classes, classes_of(cut, rounds.length)) for epsilon, cut in cuts.items()}
     return Epsilons(
         accurate=max(EPSILONS, key=lambda epsilon: scores[epsilon].accuracy),
         balanced=max(EPSILONS, key=lambda epsilon: scores[epsilon].balanced),
-        partial=max(epsilon for epsilon in EPSILONS if rates[epsilon] >= enough),
     )
 
 
 def evaluate(
-    fitted: Mapping[str, Fitted], rounds: Rounds, inputs: np.ndarray, epsilons: Epsilons, majority: int
+    fitted: Mapping[str, Fitted],
+    rounds: Rounds,
+    inputs: np.ndarray,
+    *,
+    epsilons: Epsilons,
+    settings: Settings,
+    majority: int,
 ) -> Evaluation:
     """The predictors of `hrad_training.fit_all` and the simpler ones, on rounds that none of them was fitted to.
 
@@ -286,21 +254,35 @@ def evaluate(
         rounds: The rounds.
         inputs: `[n, F]`, theirs.
         epsilons: Chosen on training rounds.
-        majority: The most frequent class there.
+        settings: Chosen on stopping rounds.
+        majority: The most frequent class in the training rounds.
     """
     length = rounds.length
-    head = predicted_lengths(fitted["hrad"], inputs, length)  # of three classes, the class itself
+    found = logits(fitted["hrad"], inputs)
     predicted = {
-        "hrad": head,
+        "hrad": found.argmax(-1),
         "lengths": classes_of(predicted_lengths(fitted["lengths"], inputs, length), length),
         "regression": classes_of(predicted_lengths(fitted["regression"], inputs, length), length),
         "confidence": classes_of(confidence_counts(rounds.confidence, epsilons.accurate), length),
         "confidence_balanced": classes_of(confidence_counts(rounds.confidence, epsilons.balanced), length),
-        "majority": np.full(len(head), majority),
+        "majority": np.full(len(found), majority),
     }
-    soft = float((head == hrad.PARTIAL).mean())
-    scores = {name: score(rounds.classes, predicted[name]) for name in PREDICTORS}
-    return Evaluation(len(head), accepted_lengths(rounds.num_accepted, length), scores, 1.0 - soft, soft)
+    kept = {
+        "hrad": hrad_setting.kept(found, rounds.confidence, settings.head),
+        "argmax": hrad_setting.kept(found, rounds.confidence, settings.argmax),
+        "confidence": confidence_counts(rounds.confidence, settings.confidence),
+        "nothing": np.full(len(found), length - 1),
+        "ideal": rounds.num_accepted,
+    }
+    soft = float((hrad_setting.decided(found, settings.head) == hrad.PARTIAL).mean())
+    return Evaluation(
+        rounds=len(found),
+        lengths=accepted_lengths(rounds.num_accepted, length),
+        scores={name: score(rounds.classes, predicted[name]) for name in PREDICTORS},
+        cuts={name: hrad_setting.estimate(kept[name], rounds) for name in CUTS},
+        hard_share=1.0 - soft,
+        soft_share=soft,
+    )
 
 
 def cost(network: MLP, params: Params, round_ms: float, repeats: int = 7) -> Cost:
@@ -320,12 +302,18 @@ def metrics(trained: Trained, cost: Cost) -> dict[str, Any]:
 
     def entries(evaluation: Evaluation) -> dict[str, Any]:
         scores = {name: one._asdict() for name, one in evaluation.scores.items()}
-        return evaluation._asdict() | {"lengths": evaluation.lengths._asdict(), "scores": scores}
+        cuts = {name: one._asdict() for name, one in evaluation.cuts.items()}
+        return evaluation._asdict() | {"lengths": evaluation.lengths._asdict(), "scores": scores, "cuts": cuts}
 
     return {
         "held_out": entries(trained.held_out),
         "other_task": None if trained.other_task is None else entries(trained.other_task),
         "epsilons": trained.epsilons._asdict(),
+        "settings": {
+            "head": trained.settings.head._asdict(),
+            "argmax": trained.settings.argmax._asdict(),
+            "confidence": trained.settings.confidence,
+        },
         "cost": cost._asdict(),
     }
 

@@ -5,8 +5,11 @@ leaves a continuation of G - 1 pending tokens; the next round says how many of t
 """
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -149,6 +152,34 @@ def inputs(rounds: Rounds, target: Model, params: Params, chunk: int = 1024) -> 
         for start in range(0, len(rounds.tokens), chunk)
     ]
     return np.concatenate(parts)
+
+
+def save(file: Path, rounds: Rounds, made_with: Mapping[str, Any]) -> None:
+    """Writes rounds as an `.npz`, with the settings that they were logged with, JSON values."""
+    with file.open("wb") as opened:  # a path of another ending would be changed
+        np.savez(opened, made_with=json.dumps(dict(made_with)), **rounds._asdict())
+
+
+def load(file: Path, made_with: Mapping[str, Any], num_features: int) -> Rounds:
+    """The rounds that `save` wrote, with the last `num_features` of their layers.
+
+    Raises:
+        ValueError: No such file, rounds that were logged with other settings, or with fewer layers; names them.
+    """
+    try:
+        with np.load(file) as saved:
+            rounds = Rounds(*(saved[name] for name in Rounds._fields))
+            theirs = json.loads(str(saved["made_with"]))
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{file} holds no logged rounds ({error}): give a new file's name to log them.") from error
+    differ = [
+        f"{key} {theirs.get(key)!r}, not {value!r}" for key, value in made_with.items() if theirs.get(key) != value
+    ]
+    if rounds.features.shape[1] < num_features:
+        differ.append(f"{rounds.features.shape[1]} layers of features, not {num_features}")
+    if differ:
+        raise ValueError(f"{file} was logged with {'; '.join(differ)}: give a new file's name, or these settings.")
+    return rounds._replace(features=rounds.features[:, -num_features:])
 
 
 class _Seen(NamedTuple):

@@ -241,9 +241,14 @@ def outputs(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
     return network.apply(params, inputs)
 
 
+def logits(fitted: Fitted, inputs: np.ndarray) -> np.ndarray:
+    """`[n, C]` outputs of a fitted network."""
+    return np.asarray(outputs(fitted.network, fitted.params, inputs))
+
+
 def predicted_lengths(fitted: Fitted, inputs: np.ndarray, length: int) -> np.ndarray:
     """`[n]` accepted lengths, 0 to G - 1, that a network of `length` = G classes or of one output predicts."""
-    found = np.asarray(outputs(fitted.network, fitted.params, inputs))
+    found = logits(fitted, inputs)
     if fitted.network.num_classes == 1:
         return np.clip(np.rint(found[:, 0]), 0, length - 1).astype(int)
     return found.argmax(-1)

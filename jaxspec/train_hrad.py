@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from jaxspec.base import Model
     from jaxspec.hrad_report import Collected, Cost, Trained
+    from jaxspec.hrad_rounds import Rounds
     from jaxspec.measure import Progress
     from jaxspec.pairs import Pair
 
@@ -49,6 +50,7 @@ def register(commands: Any) -> None:
         "--held-out-prompts", metavar="FILE", help="prompts of another task, to try the head on as well"
     )
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where the head is written")
+    parser.add_argument("--rounds", metavar="FILE.npz", help="where the logged rounds are kept, or read if it exists")
     for option, least, default, about in (
         ("--length", 3, LENGTH, "tokens of a branch, its candidate included"),
         ("--features", 1, FEATURES, "how many of the target's last hidden states are read"),
@@ -64,6 +66,8 @@ def register(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     refuse_filters(args)
     out = _writable_folder(args.out)
+    if args.rounds is not None:
+        _writable_folder(str(Path(args.rounds).parent), "--rounds")
     chosen = read_prompts(args)
     others = prompts.read(args.held_out_prompts, args.num_prompts) if args.held_out_prompts else []
     pair = load_pair(args)
@@ -78,11 +82,14 @@ def run(args: argparse.Namespace) -> int:
     target = with_features(pair.target, args.features)
     keys = jax.random.split(jax.random.key(args.seed), 2)
     with reports.progress() as progress:
-        rounds = _collect(args, pair, target, encoded, keys[0], "rounds", progress)
+        rounds = _rounds(args, pair, target, encoded, keys[0], progress)
         other = None
         if encoded_others:
-            other = _collect(args, pair, target, encoded_others, keys[1], "rounds of the other task", progress)
-        trained = hrad_report.train(rounds, other, seed=args.seed, epochs=args.epochs, progress=progress)
+            logged = _collect(args, pair, target, encoded_others, keys[1], "rounds of the other task", progress)
+            other = _with_inputs(logged, pair, target)
+        trained = hrad_report.train(
+            _with_inputs(rounds, pair, target), other, seed=args.seed, epochs=args.epochs, progress=progress
+        )
         progress("round time", 0, 1)
         cost = hrad_report.cost(*trained.head, _round_ms(args, pair, target, encoded[0], trained))
         progress("round time", 1, 1)
@@ -98,6 +105,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _rounds(
+    args: argparse.Namespace,
+    pair: "Pair",
+    target: "Model",
+    encoded: list[list[int]],
+    key: "jax.Array",
+    progress: "Progress",
+) -> "Rounds":
+    """The rounds, from the file of `--rounds` where it exists."""
+    from jaxspec import hrad_rounds
+
+    file = None if args.rounds is None else Path(args.rounds)
+    names = ("prompt_tokens", "length", "temperature", "draft_temperature", "max_new_tokens", "seed", "dtype")
+    made_with = {"pair": pair.name, "prompts": Path(args.prompts).name, "num_prompts": len(encoded)}
+    made_with |= {name: getattr(args, name) for name in names}
+    if file is not None and file.exists():
+        return hrad_rounds.load(file, made_with, args.features)
+    rounds = _collect(args, pair, target, encoded, key, "rounds", progress)
+    if file is not None:
+        hrad_rounds.save(file, rounds, made_with)
+    return rounds
+
+
 def _collect(
     args: argparse.Namespace,
     pair: "Pair",
@@ -106,12 +136,11 @@ def _collect(
     key: "jax.Array",
     what: str,
     progress: "Progress",
-) -> "Collected":
+) -> "Rounds":
     from jaxspec import decode, hrad_rounds
-    from jaxspec.hrad_report import Collected
 
     progress(what, 0, len(encoded))
-    rounds = hrad_rounds.collect(
+    return hrad_rounds.collect(
         hrad_rounds.logging_decoder(target, pair.draft, args.length),
         pair.params,
         encoded,
@@ -123,6 +152,12 @@ def _collect(
         batch_size=args.batch_size,
         progress=lambda _, done, total: progress(what, done, total),
     )
+
+
+def _with_inputs(rounds: "Rounds", pair: "Pair", target: "Model") -> "Collected":
+    from jaxspec import hrad_rounds
+    from jaxspec.hrad_report import Collected
+
     return Collected(rounds, hrad_rounds.inputs(rounds, target, pair.params["target"]))
 
 
@@ -133,7 +168,9 @@ def _round_ms(args: argparse.Namespace, pair: "Pair", target: "Model", prompt: l
     from jaxspec import decode, measure
 
     network, params = trained.head
-    decoder = decode.specbranch(target, pair.draft, network, args.length, DEFAULT_BRANCHES, trained.epsilons.partial)
+    decoder = decode.specbranch(
+        target, pair.draft, network, args.length, DEFAULT_BRANCHES, trained.settings.head.epsilon
+    )
     return measure.round_time(
         decoder,
         {**pair.params, "hrad": params},
@@ -159,7 +196,7 @@ def _record(
         "temperature": args.temperature,
         "length": args.length,
         "features": args.features,
-        "epsilon": trained.epsilons.partial,
+        "epsilon": trained.settings.head.epsilon,
         "trained": settings | {name: getattr(args, name) for name in names} | trained.protocol(),
         "metrics": hrad_report.metrics(trained, cost),
         "command": _command(args, pair),
@@ -186,12 +223,12 @@ def _command(args: argparse.Namespace, pair: "Pair") -> str:
     return shlex.join(["jaxspec", "train-hrad", *(f"{part}" for pair in stated.items() for part in pair)])
 
 
-def _writable_folder(path: str) -> Path:
+def _writable_folder(path: str, option: str = "--out") -> Path:
     """The folder that is made or filled, checked before the work that gives it."""
     out = Path(path)
     existing = out if out.exists() else out.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(
-            f"--out {out} can't be written: a folder, or a new one in a folder that can be written, is needed"
+            f"{option} {out} can't be written: a folder, or a new one in a folder that can be written, is needed"
         )
     return out

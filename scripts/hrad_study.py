@@ -34,12 +34,15 @@ def log(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> tuple
         chosen = prompts.read(file, args.num_prompts)
         encoded += [prompts.encode(pair, one, args.prompt_tokens) for one in chosen]
         files += [number] * len(chosen)
+    names = ("num_prompts", "prompt_tokens", "max_new_tokens", "length", "temperature", "seed")
+    made_with = {"pair": pair.name, "prompts": [Path(file).name for file in args.prompts]}
+    made_with |= {name: getattr(args, name) for name in names}
+    layers = max(args.features)
     if args.rounds is not None and args.rounds.exists():
-        with np.load(args.rounds) as saved:
-            rounds = Rounds(*(saved[name] for name in Rounds._fields))
+        rounds = hrad_rounds.load(args.rounds, made_with, layers)
     else:
         rounds = hrad_rounds.collect(
-            hrad_rounds.logging_decoder(with_features(pair.target, max(args.features)), pair.draft, args.length),
+            hrad_rounds.logging_decoder(with_features(pair.target, layers), pair.draft, args.length),
             pair.params_at(args.temperature),
             encoded,
             key=jax.random.key(args.seed),
@@ -50,12 +53,7 @@ def log(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> tuple
             progress=progress,
         )
         if args.rounds is not None:
-            np.savez(args.rounds, **rounds._asdict())
-    if rounds.features.shape[1] < max(args.features) or rounds.prompts.max() >= len(files):
-        raise ValueError(
-            f"{args.rounds} holds {rounds.features.shape[1]} layers of {rounds.prompts.max() + 1} prompts, and "
-            f"{max(args.features)} of {len(files)} are asked for: name the prompts it was logged from, or a new file."
-        )
+            hrad_rounds.save(args.rounds, rounds, made_with)
     return rounds, np.asarray(files)[rounds.prompts]
 
 
@@ -79,7 +77,9 @@ def study(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
     def add(head: str, tried_on: str, num_rounds: int, evaluation: Evaluation) -> None:
         scores = {name: evaluation.scores[name]._asdict() for name in SHOWN}
         lengths = evaluation.lengths._asdict()
-        records.append({"head": head, "tried_on": tried_on, "trained_on": num_rounds, "lengths": lengths} | scores)
+        cuts = {name: one._asdict() for name, one in evaluation.cuts.items()}
+        record = {"head": head, "tried_on": tried_on, "trained_on": num_rounds, "lengths": lengths, "cuts": cuts}
+        records.append(record | scores)
 
     for features in args.features:
         trained = hrad_report.train(read(pair, rounds, features), seed=args.seed)
@@ -100,12 +100,18 @@ def study(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
 
 
 def show(records: Sequence[dict[str, Any]]) -> None:
-    """Accuracy and balanced accuracy of each predictor."""
+    """Accuracy and balanced accuracy of each predictor, and what cutting by it is estimated to give."""
+    console = reports.results_console()
     table = Table("head", "tried on", "rounds", *SHOWN, title="accuracy / balanced accuracy")
+    cuts = Table("head", "tried on", *hrad_report.CUTS, title="estimated tokens a round / rollback, by the cut")
     for record in records:
         cells = (f"{record[name]['accuracy']:.3f} / {record[name]['balanced']:.3f}" for name in SHOWN)
         table.add_row(record["head"], record["tried_on"], str(record["trained_on"]), *cells)
-    reports.results_console().print(table)
+        found = record["cuts"].values()
+        estimates = (f"{one['tokens_per_round']:.3f} / {one['rollback']:.3f}" for one in found)
+        cuts.add_row(record["head"], record["tried_on"], *estimates)
+    console.print(table)
+    console.print(cuts)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec import heads, hrad, hrad_card, hrad_report, hrad_training, theory
+from jaxspec import heads, hrad, hrad_card, hrad_report, hrad_setting, hrad_training, theory
 from jaxspec.hrad_report import Collected, Cost
 from jaxspec.hrad_rounds import Rounds
 from jaxspec.hrad_training import Examples
@@ -170,55 +170,12 @@ def test_accepted_lengths():
     assert hrad_report.accepted_lengths(np.array([0, 1, 1, 2]), 3)[:2] == ((1, 2, 1), 4 / 7)
 
 
-def test_confidence_counts_are_the_cuts():
-    confidence = np.random.default_rng(0).random((50, 6)).astype(np.float32)
-    for epsilon in (0.0, 0.2, 0.5, 1.0):
-        wanted = [int(hrad.first_below(jnp.asarray(row), epsilon)) for row in confidence]
-        assert hrad_report.confidence_counts(confidence, epsilon).tolist() == wanted
-
-
 def test_epsilons_are_the_best_ones():
     rounds = made_up(0).rounds
-    found = hrad_report.choose_epsilons(rounds, rounds, np.full(len(rounds.tokens), hrad.PARTIAL))
-    assert found[:2] == (0.6, 0.6)
+    assert hrad_report.choose_epsilons(rounds) == (0.6, 0.6)
     rare = rounds.take(np.flatnonzero((rounds.classes != hrad.NONE) | (np.arange(len(rounds.tokens)) % 10 == 0)))
-    for name, value in hrad_report.choose_epsilons(rare, rounds, rounds.classes)._asdict().items():
-        assert value in hrad_report.EPSILONS, name
-
-
-def test_epsilon_is_the_largest_that_costs_hardly_any_tokens():
-    rounds = made_up(0).rounds
-    length = rounds.length
-    confidence = np.full_like(rounds.confidence, 0.9)
-    confidence[:, 2] = 0.57  # all of them end at 2, and cutting there loses nothing
-    stopping = rounds._replace(confidence=confidence, num_accepted=np.full_like(rounds.num_accepted, 2))
-
-    def chosen(label):
-        return hrad_report.choose_epsilons(rounds, stopping, np.full(len(confidence), label)).partial
-
-    assert chosen(hrad.PARTIAL) == 0.9  # the largest that does not cut in front of the first token
-    assert chosen(hrad.ALL) == chosen(hrad.NONE) == max(hrad_report.EPSILONS)  # nothing is left to it
-    whole = stopping._replace(num_accepted=np.full_like(rounds.num_accepted, length - 1))
-    guess = np.full(len(confidence), hrad.PARTIAL)
-    assert hrad_report.choose_epsilons(rounds, whole, guess).partial == 0.55  # 0.6 would cut what stands
-
-
-def test_tokens_a_round_are_those_of_the_chain_of_rounds():
-    """Rounds with pending tokens and without them, drawn one after another."""
-    rng = np.random.default_rng(0)
-    length = 5
-    num_accepted, kept = rng.integers(0, length, 400), rng.integers(0, length, 400)
-    alpha = hrad_report.accepted_lengths(num_accepted, length).alpha
-    has_pending, tokens, steps = False, 0, 40_000
-    for place, chance in zip(rng.integers(0, 400, steps).tolist(), rng.random(steps).tolist(), strict=True):
-        if not has_pending:
-            tokens, has_pending = tokens + 1, chance < alpha
-            continue
-        accepted, cut = int(num_accepted[place]), int(kept[place])
-        tokens += min(accepted, cut) + 1
-        has_pending = cut < accepted or (cut == accepted == length - 1 and chance < alpha)
-    assert hrad_report.tokens_per_round(kept, num_accepted, length) == pytest.approx(tokens / steps, rel=0.01)
-    assert hrad_report.tokens_per_round(np.zeros(3, int), np.zeros(3, int), 4) == 1
+    for name, value in hrad_report.choose_epsilons(rare)._asdict().items():
+        assert value in hrad_setting.EPSILONS, name
 
 
 def test_the_head_and_what_it_is_compared_with(trained):
@@ -233,12 +190,17 @@ def test_the_head_and_what_it_is_compared_with(trained):
         assert evaluation.scores["majority"].accuracy < 0.6
         assert evaluation.scores["majority"].balanced == pytest.approx(1 / 3)
         assert evaluation.hard_share + evaluation.soft_share == 1
-        head = np.sum(evaluation.scores["hrad"].confusion, axis=0)
-        assert evaluation.soft_share == pytest.approx(head[hrad.PARTIAL] / evaluation.rounds)
+        assert list(evaluation.cuts) == list(hrad_report.CUTS)
+        assert evaluation.cuts["ideal"].rollback == 0.0
+        assert evaluation.cuts["nothing"].rollback == max(one.rollback for one in evaluation.cuts.values())
     assert found.held_out.rounds == found.num_rounds["held_out"] == 4 * 12
     assert found.num_prompts == {"training": 14, "stopping": 2, "held_out": 4}
     assert found.other_task.rounds == 240
     assert {what for what, _, _ in told} == set(hrad_training.NAMES)
+    inputs, setting = made_up(2).inputs, found.settings.head
+    wanted = hrad_setting.decided(hrad_training.logits(found.fitted["hrad"], inputs), setting)
+    network, params = found.head
+    assert np.asarray(network.apply(params, inputs)).argmax(-1).tolist() == wanted.tolist()
 
 
 def test_the_predicted_lengths_are_classes_or_rounded_numbers(trained):
@@ -263,7 +225,7 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
             "temperature": 1.0,
             "length": LENGTH,
             "features": 1,
-            "epsilon": found.epsilons.partial,
+            "epsilon": found.settings.head.epsilon,
             "trained": found.protocol()
             | {
                 "num_prompts": 20,

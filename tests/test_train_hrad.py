@@ -67,7 +67,7 @@ def test_the_folder_has_the_head_its_record_and_its_card(trained, folder):
     assert {key: record["trained"][key] for key in settings} == settings
     assert sum(record["trained"]["rounds"].values()) > 10
     assert record["metrics"]["other_task"]["rounds"] > 0
-    assert record["epsilon"] == record["metrics"]["epsilons"]["partial"]
+    assert record["epsilon"] == record["metrics"]["settings"]["head"]["epsilon"]
     assert "rounds" in err
     assert "rounds of the other task" in err
     assert f"Written to {head_folder}" in tables
