@@ -170,7 +170,7 @@ def load(file: Path, made_with: Mapping[str, Any], num_features: int) -> Rounds:
         with np.load(file) as saved:
             rounds = Rounds(*(saved[name] for name in Rounds._fields))
             theirs = json.loads(str(saved["made_with"]))
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+    except (KeyError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{file} holds no logged rounds ({error}): give a new file's name to log them.") from error
     differ = [
         f"{key} {theirs.get(key)!r}, not {value!r}" for key, value in made_with.items() if theirs.get(key) != value

@@ -66,8 +66,8 @@ def register(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     refuse_filters(args)
     out = _writable_folder(args.out)
-    if args.rounds is not None:
-        _writable_folder(str(Path(args.rounds).parent), "--rounds")
+    if args.rounds is not None and not Path(args.rounds).parent.is_dir():
+        raise ValueError(f"--rounds {args.rounds} can't be kept: a file in a folder that exists is needed")
     chosen = read_prompts(args)
     others = prompts.read(args.held_out_prompts, args.num_prompts) if args.held_out_prompts else []
     pair = load_pair(args)
@@ -223,12 +223,12 @@ def _command(args: argparse.Namespace, pair: "Pair") -> str:
     return shlex.join(["jaxspec", "train-hrad", *(f"{part}" for pair in stated.items() for part in pair)])
 
 
-def _writable_folder(path: str, option: str = "--out") -> Path:
+def _writable_folder(path: str) -> Path:
     """The folder that is made or filled, checked before the work that gives it."""
     out = Path(path)
     existing = out if out.exists() else out.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(
-            f"{option} {out} can't be written: a folder, or a new one in a folder that can be written, is needed"
+            f"--out {out} can't be written: a folder, or a new one in a folder that can be written, is needed"
         )
     return out

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,3 +157,27 @@ def test_what_cannot_be_logged_is_refused(toy):
     rolled = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=-1), params["target"])
     with pytest.raises(ValueError, match="No branch survived a round on 2 prompts of 60 new tokens"):
         collect((target, draft, {"target": params["target"], "draft": rolled}), 2, prompts=PROMPTS[:2])
+
+
+def test_kept_rounds_come_back_and_only_where_they_were_logged_alike(tmp_path):
+    rng = np.random.default_rng(0)
+    features, confidence = rng.random((5, 3, 4), np.float32), rng.random((5, 6), np.float32)
+    tokens = np.arange(5, dtype=np.int32)
+    logged = hrad_rounds.Rounds(features, tokens, confidence, tokens % 3, tokens // 2)
+    made_with = {"pair": "toy", "temperature": 0.5, "prompts": ["a", "b"]}
+    file = tmp_path / "rounds.npz"
+    hrad_rounds.save(file, logged, made_with)
+    chex.assert_trees_all_equal(hrad_rounds.load(file, made_with, 3), logged)
+    last = hrad_rounds.load(file, made_with, 2)
+    chex.assert_trees_all_equal(last, logged._replace(features=features[:, 1:]))
+    with pytest.raises(ValueError, match=r"logged with temperature 0.5, not 1.0: give a new file's name"):
+        hrad_rounds.load(file, made_with | {"temperature": 1.0}, 3)
+    with pytest.raises(ValueError, match=r"logged with 3 layers of features, not 4"):
+        hrad_rounds.load(file, made_with, 4)
+    for content in (b"", b"no archive"):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match="holds no logged rounds"):
+            hrad_rounds.load(file, made_with, 3)
+    np.savez(file, tokens=tokens)
+    with pytest.raises(ValueError, match="holds no logged rounds"):
+        hrad_rounds.load(file, made_with, 3)

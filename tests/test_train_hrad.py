@@ -40,6 +40,7 @@ def trained(folder):
     words = ["train-hrad", "--pair", folder, "--prompts", folder / "prompts.jsonl", "--num-prompts", 8, "--length", 4]
     words += ["--features", 2, "--max-new-tokens", 30, "--epochs", 2, "--seed", 3, "--prompt-tokens", 40]
     words += ["--held-out-prompts", folder / "others.jsonl", "--out", folder / "head"]
+    words += ["--rounds", folder / "rounds.npz"]  # the second run reads what the first one logged
     printed = []
     with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):  # optax needs it
         patch.setattr(measure, "round_time", lambda *_, **__: 5.0)
@@ -209,6 +210,7 @@ def test_bench_times_them(run, headed, monkeypatch):
         ("train-hrad --prompts {}/prompts.jsonl --out {}/new --features 9 --pair {}", "num_features=9"),
         ("train-hrad --prompts {}/prompts.jsonl --out {}/new --top-k 4", "--top-k can't be measured"),
         ("train-hrad --prompts {}/prompts.jsonl --held-out-prompts {}/no.jsonl --out {}/new", "no.jsonl can't be read"),
+        ("train-hrad --prompts {}/prompts.jsonl --out {}/new --rounds {}/none/new.npz", "can't be kept"),
         ("generate x --method pearl --epsilon 0.3", "--epsilon is for the method specbranch, but pearl"),
         ("generate x --method speculative --max-branches 3", "--max-branches is for the method specbranch"),
         ("generate x --epsilon 1.5", "--epsilon: '1.5' is not in range"),
