@@ -8,6 +8,7 @@ measured step times and with those of a device on which a target step takes the 
 """
 
 import argparse
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -89,9 +90,10 @@ def methods(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
 
 
 def specbranch(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
-    """SpecBranch itself, by H-RAD and by the confidence alone."""
-    head = _heads(pair, options)[0]
-    yield _arm(pair, options, "SpecBranch", HRad(head.network, head.epsilon), options.max_branches, head)
+    """SpecBranch itself, by H-RAD where the pair has a head, and by the confidence alone."""
+    if options.heads or pair.heads:
+        head = _heads(pair, options)[0]
+        yield _arm(pair, options, "SpecBranch", HRad(head.network, head.epsilon), options.max_branches, head)
     yield _arm(pair, options, "SpecBranch, confidence", Confidence(options.epsilon), options.max_branches)
 
 
@@ -125,6 +127,16 @@ def _arm(
 ) -> Arm:
     target = pair.target if head is None else with_features(pair.target, head.network.num_features)
     return Arm(name, BranchDecoder(target, pair.draft, options.length, branches, cut, **more), head)
+
+
+def noisy_copy(pair: pairs.Pair, scale: float, seed: int) -> pairs.Pair:
+    """A strongly aligned pair: the draft is the target, each weight of it times 1 + `scale` times normal noise."""
+    leaves, tree = jax.tree.flatten(pair.params["target"])
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    noisy = [leaf * (1 + scale * jax.random.normal(key, leaf.shape)) for leaf, key in zip(leaves, keys, strict=True)]
+    params = {"target": pair.params["target"], "draft": jax.tree.unflatten(tree, noisy)}
+    name = f"{pair.name} with a noisy copy"  # heads and profiles are of the pair's own draft
+    return dataclasses.replace(pair, name=name, draft=pair.target, params=params, profiles=(), heads=())
 
 
 def measure(arm: Arm, pair: pairs.Pair, encoded: list[list[int]], options: argparse.Namespace) -> dict[str, Any]:
@@ -204,6 +216,8 @@ def main() -> None:
     """Runs every arm that was asked for and writes one JSON."""
     options = parse()
     pair = pairs.load(options.pair, **({} if options.draft_layers is None else {"draft_layers": options.draft_layers}))
+    if options.draft_noise is not None:
+        pair = noisy_copy(pair, options.draft_noise, options.seed)
     encoded = [
         prompts.encode(pair, prompt, options.prompt_tokens)
         for file in options.prompts
@@ -234,6 +248,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--pair", default=pairs.DEFAULT)
     parser.add_argument("--draft-layers", type=int, help="the draft is the target's first so many layers")
+    parser.add_argument("--draft-noise", type=float, help="the draft is the target with so much noise, as in .03")
     parser.add_argument("--heads", nargs="+", help="H-RAD folders; by default the pair's for the temperature")
     parser.add_argument("--length", type=int, default=8, help="gamma")
     parser.add_argument("--max-branches", type=int, default=3)

@@ -68,6 +68,20 @@ def test_ablation_measures_each_arm(folder, monkeypatch, capsys):
     assert arms[0]["simulated_flat_c4_1"] <= arms[0]["simulated_flat_c4_2"]  # a second device only helps
 
 
+def test_a_noisy_copy_agrees_with_its_target_the_less_the_more_noise_it_has(folder):
+    pair = pairs.load(folder)
+
+    def tokens_per_round(scale):
+        copy = ablation.noisy_copy(pair, scale, 0)
+        assert (copy.profiles, copy.heads) == ((), ())
+        decoder = decode.speculative(copy.target, copy.draft, 2)
+        stats = decode.generate(decoder, copy.params, [[1, 2]], key=jax.random.key(0), max_new_tokens=24).stats
+        return float(stats.tokens_per_round[0])
+
+    assert tokens_per_round(0.0) == 3.0
+    assert tokens_per_round(2.0) < 2.5
+
+
 def test_tables_have_a_row_for_each_arm_of_each_file(tmp_path):
     measured = {"tokens_per_round": 2.5, "mean_accepted_run": 1.625, "rollback_path": 0.8, "rollback_all": 0.9}
     times = {"simulated_flat_c8_1": 1.25, "simulated_flat_c8_2": 1.5, "simulated_machine_1": 0.75}
