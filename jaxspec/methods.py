@@ -53,8 +53,8 @@ class Choice(NamedTuple):
         tree: Its tree, for "sequoia".
         length: The drafted length of the methods that have one.
         profile: Where the profile that chose it came from; None where none did.
-        settings: What else the method has: for "specbranch" `max_branches`, `epsilon`, and `hrad`, the name of its
-            head, or None.
+        settings: What else there is to state: where a profile chose, the `expected_tokens` a round and the
+            `expected_speedup`; for "specbranch" `max_branches`, `epsilon`, and `hrad`, the name of its head, or None.
     """
 
     method: str
@@ -106,7 +106,7 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
         return Choice("sequoia", plan.optimal_tree(DEFAULT_ACCEPTANCE, DEFAULT_SIZE))
     _check_temperature(profile, source, args)
     if isinstance(args.tree, Optimal) and args.tree.size is not None:
-        return Choice("sequoia", plan.optimal_tree(profile.acceptance, args.tree.size), profile=source)
+        return _planned(plan.predict(plan.optimal_tree(profile.acceptance, args.tree.size), profile), source, "sequoia")
     planned = plan.best(profile)
     if method == "auto":
         return _planned(planned, source)
@@ -115,7 +115,7 @@ def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile
             f"{source} makes plain decoding the fastest, so that it gives no tree: take --method auto, or --tree with "
             "the size or the shape that is wanted"
         )
-    return Choice("sequoia", planned.tree, profile=source)
+    return _planned(planned, source, "sequoia")
 
 
 def planning_profile(args: argparse.Namespace, methods: Sequence[str]) -> Profile | None:
@@ -142,11 +142,20 @@ def _check_temperature(profile: Profile, source: str | None, args: argparse.Name
         reports.remark(f"{source} was measured at temperature {profile.temperature:g}, not {args.temperature:g}")
 
 
-def _planned(planned: plan.Plan, source: str) -> Choice:
-    """The plan's method: plain decoding, a chain or a tree."""
-    if planned.method == "sequoia":
-        return Choice("sequoia", planned.tree, profile=source)
-    return Choice(planned.method, length=planned.tree.depth or None, profile=source)
+def _planned(planned: plan.Plan, source: str | None, method: str | None = None) -> Choice:
+    """A plan as a method: its own, which is plain decoding, a chain or a tree, or the one that was asked for."""
+    method = method or planned.method
+    expected = _expected(planned.expected_tokens, planned.expected_speedup)
+    if method == "sequoia":
+        return Choice(method, planned.tree, None, source, expected)
+    if method == "autoregressive":
+        return Choice(method, profile=source)
+    return Choice(method, None, planned.tree.depth, source, expected)
+
+
+def _expected(tokens: float, speedup: float) -> dict[str, float]:
+    """What the profile lets one expect, for the result to state beside what was measured."""
+    return {"expected_tokens": tokens, "expected_speedup": speedup}
 
 
 def _of_length(
@@ -158,12 +167,13 @@ def _of_length(
     choice = Choice(method, length=args.length or DEFAULT_LENGTH)
     if args.length is None and profile is not None:
         _check_temperature(profile, source, args)
-        choice = Choice(method, length=ranking.best_length(method, profile), profile=source)
+        best = ranking.best(method, profile)
+        choice = Choice(method, None, best.length, source, _expected(best.expected_tokens, best.speedup))
     if method == "adaedl":
         from jaxspec.decode.adaptive import DEFAULTS
 
         constants = {name: value for name, value in DEFAULTS.items() if isinstance(value, float)}
-        choice = choice._replace(settings=constants)
+        choice = choice._replace(settings={**choice.settings, **constants})
     return choice
 
 
@@ -175,7 +185,7 @@ def _specbranch(args: argparse.Namespace, pair: "Pair", profile: Profile | None)
     if length is None and head is not None:
         length = head.length
     elif length is None:
-        length = DEFAULT_LENGTH if profile is None else ranking.best_length("specbranch", profile, branches)
+        length = DEFAULT_LENGTH if profile is None else ranking.best("specbranch", profile, branches).length
     epsilon = args.epsilon
     if epsilon is None:
         epsilon = DEFAULT_EPSILON if head is None else head.epsilon

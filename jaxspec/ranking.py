@@ -69,11 +69,11 @@ def rank(profile: Profile, max_length: int = MAX_LENGTH, max_branches: int = MAX
     return tuple(sorted(found, key=_on_one_device, reverse=True))
 
 
-def best_length(method: str, profile: Profile, max_branches: int = 1, max_length: int = MAX_LENGTH) -> int:
-    """The drafted length at which a method is the fastest on one device.
+def best(method: str, profile: Profile, max_branches: int = 1, max_length: int = MAX_LENGTH) -> Prediction:
+    """A method with a drafted length at the one that makes it the fastest on one device.
 
     Args:
-        method: "speculative", "adaedl" (whose longest draft is the best chain's), "pearl" or "specbranch".
+        method: "speculative", "adaedl" (predicted as a chain that never stops early), "pearl" or "specbranch".
         profile: Measured acceptance and step times.
         max_branches: Branches of "specbranch"; as many as the acceptance has ranks stand for more.
         max_length: The longest that is tried; at most what `verify_ms` covers.
@@ -83,9 +83,7 @@ def best_length(method: str, profile: Profile, max_branches: int = 1, max_length
     else:
         count = min(max_branches, np.atleast_2d(profile.acceptance).shape[1])
         predictions = _overlapping(method, profile, max_length, (count,))
-    length = max(predictions, key=_on_one_device).length
-    assert length is not None
-    return length
+    return max(predictions, key=_on_one_device)._replace(method=method)
 
 
 def _on_one_device(prediction: Prediction) -> float:

@@ -252,10 +252,11 @@ def test_the_method_that_is_taken(run, folder, calls, options, method, parents, 
     elif parents == "optimal:5":
         parents = list(plan.optimal_tree(PROFILE.acceptance, 5).parents)
     if length == "best":
-        length = ranking.best_length(method, PROFILE)
+        length = ranking.best(method, PROFILE).length
     config = generate(run, *options.format(folder).split())["config"]
     assert (config["method"], config["tree"], config["length"]) == (method, parents, length)
     assert config["profile"] == next((word for word in options.format(folder).split() if "json" in word), None)
+    assert ("expected_speedup" in config) == (method != "autoregressive" and config["profile"] is not None)
     decoder = calls[0][0]
     assert decoder.depth == (0 if method == "autoregressive" else length or tree.TokenTree(parents).depth)
 

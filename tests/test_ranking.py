@@ -82,19 +82,21 @@ def test_the_best_length_is_the_one_with_the_best_speed_on_one_device():
     """A chain's against `plan.predict` of each; PEARL's against the renewal model, where a longer one suits two."""
     rising = profile(verify_ms={1: 10.0, 4: 11.0, 8: 20.0, 16: 40.0})
     chains = {length: plan.predict(tree.chain(length), rising).expected_speedup for length in range(1, 16)}
-    assert ranking.best_length("speculative", rising) == max(chains, key=lambda length: chains[length])
-    assert ranking.best_length("adaedl", rising) == ranking.best_length("speculative", rising)
+    chosen = ranking.best("speculative", rising)
+    assert chosen.length == max(chains, key=lambda length: chains[length])
+    assert chosen.speedup == chains[chosen.length]
+    assert ranking.best("adaedl", rising) == chosen._replace(method="adaedl")
 
     def one_device(length, beta=None):
         tokens = theory.overlap_tokens(0.6, length, beta)
         return 10 * tokens / (length + 1 + rising.verify_time(length))
 
     pearls = {length: one_device(length, 0.6) for length in range(1, 16)}
-    assert ranking.best_length("pearl", rising) == max(pearls, key=lambda length: pearls[length])
+    assert ranking.best("pearl", rising).length == max(pearls, key=lambda length: pearls[length])
     branched = {length: one_device(length, 0.8) for length in range(1, 16)}
-    assert ranking.best_length("specbranch", rising, 3) == max(branched, key=lambda length: branched[length])
-    assert ranking.best_length("specbranch", rising, 9) == ranking.best_length("specbranch", rising, 3)
-    assert ranking.best_length("pearl", rising) < by_method(rising)["pearl"].length
+    assert ranking.best("specbranch", rising, 3).length == max(branched, key=lambda length: branched[length])
+    assert ranking.best("specbranch", rising, 9) == ranking.best("specbranch", rising, 3)
+    assert ranking.best("pearl", rising).length < by_method(rising)["pearl"].length
 
 
 @pytest.mark.parametrize("limits", [{"max_length": 0}, {"max_branches": 0}])
