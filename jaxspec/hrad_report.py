@@ -268,8 +268,8 @@ def evaluate(
         "majority": np.full(len(found), majority),
     }
     kept = {
-        "hrad": hrad_setting.kept(found, rounds.confidence, settings.head),
-        "argmax": hrad_setting.kept(found, rounds.confidence, settings.argmax),
+        "hrad": hrad_setting.kept_by_head(found, rounds.confidence, settings.head),
+        "argmax": hrad_setting.kept_by_head(found, rounds.confidence, settings.argmax),
         "confidence": confidence_counts(rounds.confidence, settings.confidence),
         "nothing": np.full(len(found), length - 1),
         "ideal": rounds.num_accepted,

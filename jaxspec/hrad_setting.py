@@ -77,7 +77,7 @@ def decided(logits: np.ndarray, setting: Setting) -> np.ndarray:
     return (logits + np.array([setting.none, 0.0, setting.all])).argmax(-1)
 
 
-def kept(logits: np.ndarray, confidence: np.ndarray, setting: Setting) -> np.ndarray:
+def kept_by_head(logits: np.ndarray, confidence: np.ndarray, setting: Setting) -> np.ndarray:
     """`[n]` pending tokens that a head keeps, as `hrad.HRad` does, from `[n, 3]` logits and `[n, G]` confidence."""
     classes = decided(logits, setting)
     soft = confidence_counts(confidence, setting.epsilon)
@@ -120,7 +120,7 @@ def estimate(kept: np.ndarray, rounds: Rounds) -> Estimate:
 def choose(logits: np.ndarray, rounds: Rounds) -> Settings:
     """The settings for rounds that the head was not trained on, from its `[n, 3]` logits there."""
     soft = {
-        setting: kept(logits, rounds.confidence, setting)
+        setting: kept_by_head(logits, rounds.confidence, setting)
         for setting in itertools.starmap(Setting, itertools.product(EPSILONS, OFFSETS, OFFSETS))
     }
     heads = {setting: estimate(count, rounds) for setting, count in soft.items()}

@@ -28,7 +28,7 @@ def test_confidence_counts_are_the_cuts():
 
 
 def test_what_is_kept_is_what_the_cut_of_a_decoder_keeps():
-    """`hrad.HRad` with the offsets in the parameters, on random features, against `kept` of the logits without them."""
+    """`hrad.HRad` with the offsets in the parameters, on random features, against `kept_by_head` of the logits without them."""
     network, setting = MLP(1, 4, (8,)), Setting(0.4, -0.7, 0.3)
     params = network.init(jax.random.key(0))
     rng = np.random.default_rng(1)
@@ -40,7 +40,7 @@ def test_what_is_kept_is_what_the_cut_of_a_decoder_keeps():
         cut(hrad_setting.settled(params, setting), *row)
         for row in zip(features, embeddings[:, 0], jnp.asarray(confidence), strict=True)
     ]
-    wanted = hrad_setting.kept(np.asarray(logits), confidence, setting)
+    wanted = hrad_setting.kept_by_head(np.asarray(logits), confidence, setting)
     assert [int(one.kept) for one in found] == wanted.tolist()
     assert [int(one.label) for one in found] == hrad_setting.decided(np.asarray(logits), setting).tolist()
     assert len({int(one.label) for one in found}) == 3
@@ -95,9 +95,9 @@ def test_offsets_quieten_a_head_that_is_wrong_and_leave_alone_one_that_is_right(
     best = hrad_setting.estimate(num_accepted, some)
     for logits in (right, wrong):
         setting = hrad_setting.choose(logits, some).head
-        kept = hrad_setting.kept(logits, some.confidence, setting)
+        kept = hrad_setting.kept_by_head(logits, some.confidence, setting)
         assert hrad_setting.estimate(kept, some) == best, setting
     plain = hrad_setting.choose(wrong, some).argmax
     assert (plain.none, plain.all) == (0.0, 0.0)
-    assert hrad_setting.estimate(hrad_setting.kept(wrong, some.confidence, plain), some).rollback > 0.1
+    assert hrad_setting.estimate(hrad_setting.kept_by_head(wrong, some.confidence, plain), some).rollback > 0.1
     assert hrad_setting.choose(wrong, some).head.none < 0.0
