@@ -28,7 +28,7 @@ def test_confidence_counts_are_the_cuts():
 
 
 def test_what_is_kept_is_what_the_cut_of_a_decoder_keeps():
-    """`hrad.HRad` with the offsets in the parameters, on random features, against `kept_by_head` of the logits without them."""
+    """`hrad.HRad` with the offsets in the parameters against `kept_by_head` of the logits without them."""
     network, setting = MLP(1, 4, (8,)), Setting(0.4, -0.7, 0.3)
     params = network.init(jax.random.key(0))
     rng = np.random.default_rng(1)
