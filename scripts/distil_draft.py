@@ -70,8 +70,23 @@ class Draft:
 
 
 def begin(options: argparse.Namespace, data: Data) -> None:
-    """Writes where a run begins: a draft whose embedding holds the target's principal components, and the kept ids."""
+    """Writes where a run begins, and the kept ids."""
     target, target_params = networks.load(options.target)
+    emitted = weigh(data, ~data.is_held_out, 0.0)[:-1] > 0
+    counts = np.bincount(data.tokens[1:][emitted], minlength=target.vocab_size)
+    kept_ids = training.kept_tokens(counts, options.kept, options.stop_ids)
+    if options.prune:
+        model, params = pruned(target, target_params, options.prune)
+    else:
+        model, params = fresh(options, target, target_params, counts, kept_ids)
+    networks.save(Path(options.out) / "start", model, params)
+    np.save(Path(options.out) / KEPT_IDS, kept_ids)
+
+
+def fresh(
+    options: argparse.Namespace, target: Transformer, target_params: Any, counts: np.ndarray, kept_ids: np.ndarray
+) -> tuple[Transformer, Any]:
+    """A new draft whose embedding holds the principal components of the target's, by how often each token is met."""
     config = TransformerConfig(
         vocab_size=target.vocab_size,
         hidden_size=options.width,
@@ -86,17 +101,27 @@ def begin(options: argparse.Namespace, data: Data) -> None:
         max_length=target.max_length,
     )
     model = Transformer(config)
-    emitted = weigh(data, ~data.is_held_out, 0.0)[:-1] > 0
-    counts = np.bincount(data.tokens[1:][emitted], minlength=target.vocab_size)
-    kept_ids = training.kept_tokens(counts, options.kept, options.stop_ids)
     embedding = np.asarray(target_params["embed_tokens"]["weight"], np.float64)
     _, directions = np.linalg.eigh(embedding.T @ (embedding * np.sqrt(counts + 1.0)[:, None]))
     principal = embedding @ directions[:, ::-1][:, : options.width]
     principal /= np.linalg.norm(principal[kept_ids], axis=1).mean()  # logits of about unit deviation to begin with
     params = model.init(jax.random.key(options.seed))
-    params = {**params, "embed_tokens": {"weight": jnp.asarray(principal, jnp.float32)}}
-    networks.save(Path(options.out) / "start", model, params)
-    np.save(Path(options.out) / KEPT_IDS, kept_ids)
+    return model, {**params, "embed_tokens": {"weight": jnp.asarray(principal, jnp.float32)}}
+
+
+def pruned(target: Transformer, target_params: Any, layers: list[int]) -> tuple[Transformer, Any]:
+    """A draft of some of the target's own layers between its embedding and its norm.
+
+    Raises:
+        ValueError: A layer that the target lacks, or a target with a head of its own.
+    """
+    if not all(0 <= layer < target.config.num_layers for layer in layers):
+        raise ValueError(f"--prune {layers}: the target has the layers 0 to {target.config.num_layers - 1}.")
+    if not target.config.tie_word_embeddings:
+        raise ValueError("--prune needs a target whose head is its embedding, and this one has a head of its own.")
+    model = Transformer(dataclasses.replace(target.config, num_layers=len(layers)))
+    kept = {str(place): target_params["layers"][str(layer)] for place, layer in enumerate(layers)}
+    return model, {**target_params, "layers": kept}
 
 
 def open_run(folder: Path) -> tuple[Draft, Any]:
@@ -309,6 +334,7 @@ def parse() -> argparse.Namespace:
 
         def add(name: str, default: Any, text: str, **more: Any) -> None:
             kind = type(default[0] if default else 0.0) if isinstance(default, list) else type(default)
+            kind = more.pop("type", kind)
             if default is None:
                 sub.add_argument(name, required=True, help=text, **more)
             else:
@@ -341,6 +367,8 @@ def parse() -> argparse.Namespace:
     add("--batch-tokens", 1024, "tokens of one forward")
     add = command(train, "target", "data", "stops")
     add("--out", None, "the run's folder")
+    about = "numbers of the target's layers that the draft begins with, in place of a new network"
+    add("--prune", [], about, nargs="*", type=int)
     add("--width", 256, "D")
     add("--layers", 2, "L")
     add("--heads", 4, "query heads")

@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -249,6 +250,24 @@ def script():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_pruned_draft_has_the_targets_own_layers(script):
+    target = Transformer(TransformerConfig(64, 16, 32, 4, 2, 1, 8, tie_word_embeddings=True))
+    params = target.init(jax.random.key(0))
+    draft, kept = script.pruned(target, params, [1, 3])
+    assert draft.config == dataclasses.replace(target.config, num_layers=2)
+    chex.assert_trees_all_equal(kept["layers"], {"0": params["layers"]["1"], "1": params["layers"]["3"]})
+    assert kept["embed_tokens"] is params["embed_tokens"]
+    whole, same = script.pruned(target, params, [0, 1, 2, 3])
+    tokens = jnp.arange(6)[None]
+    logits = [training.forward(*one, tokens).logits for one in ((whole, same), (target, params))]
+    np.testing.assert_array_equal(*logits)
+    with pytest.raises(ValueError, match=r"--prune \[4\]: the target has the layers 0 to 3"):
+        script.pruned(target, params, [4])
+    untied = dataclasses.replace(target, config=dataclasses.replace(target.config, tie_word_embeddings=False))
+    with pytest.raises(ValueError, match="has a head of its own"):
+        script.pruned(untied, params, [0])
 
 
 @pytest.mark.usefixtures("optax_promotion")
