@@ -235,15 +235,9 @@ def mean_loss(network: MLP, loss: Loss, params: Params, examples: Examples) -> j
     return _mean(loss(network.apply(params, examples.inputs), examples.targets), examples.weights)
 
 
-@functools.partial(jax.jit, static_argnames="network")
-def outputs(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
-    """`[n, C]` outputs."""
-    return network.apply(params, inputs)
-
-
 def logits(fitted: Fitted, inputs: np.ndarray) -> np.ndarray:
     """`[n, C]` outputs of a fitted network."""
-    return np.asarray(outputs(fitted.network, fitted.params, inputs))
+    return np.asarray(_outputs(fitted.network, fitted.params, inputs))
 
 
 def predicted_lengths(fitted: Fitted, inputs: np.ndarray, length: int) -> np.ndarray:
@@ -252,6 +246,11 @@ def predicted_lengths(fitted: Fitted, inputs: np.ndarray, length: int) -> np.nda
     if fitted.network.num_classes == 1:
         return np.clip(np.rint(found[:, 0]), 0, length - 1).astype(int)
     return found.argmax(-1)
+
+
+@functools.partial(jax.jit, static_argnames="network")
+def _outputs(network: MLP, params: Params, inputs: jax.Array) -> jax.Array:
+    return network.apply(params, inputs)
 
 
 @functools.cache

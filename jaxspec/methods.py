@@ -133,7 +133,10 @@ def planning_profile(args: argparse.Namespace, methods: Sequence[str]) -> Profil
             "--profile has nothing to plan here: it is for auto, for sequoia without a given --tree and for the "
             "methods with a length without --length"
         )
-    return Profile.load(args.profile)
+    try:
+        return Profile.load(args.profile)
+    except FileNotFoundError as error:
+        raise ValueError(f"--profile {args.profile}: No such file. jaxspec measure makes one") from error
 
 
 def _check_temperature(profile: Profile, source: str | None, args: argparse.Namespace) -> None:

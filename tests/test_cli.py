@@ -452,7 +452,7 @@ BAD = [
     ("generate x --method auto --tree star:2", "--tree is for the method sequoia, but auto"),
     ("generate x --tree optimal", "needs a profile"),
     ("generate x --tree optimal --profile {}/plain.json", "makes plain decoding the fastest"),
-    ("generate x --profile {}/none.json", "none.json: No such file"),
+    ("generate x --profile {}/none.json", "none.json: No such file. jaxspec measure makes one"),
     ("generate x --length 3 --profile {}/profile.json", "--profile has nothing to plan here"),
     ("generate x --tree star:2 --profile {}/profile.json", "--profile has nothing to plan here"),
     ("generate x --show --json", "--show colours the streamed text"),

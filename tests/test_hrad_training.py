@@ -107,7 +107,7 @@ def fit(training, stopping, **options):
 def test_a_fit_learns_and_its_seed_decides_it():
     training, stopping = examples(640), examples(100, 1)
     first, again, other = (fit(training, stopping, seed=seed, epochs=8) for seed in (0, 0, 1))
-    predicted = np.asarray(hrad_training.outputs(NETWORK, first.params, stopping.inputs)).argmax(-1)
+    predicted = hrad_training.logits(first, stopping.inputs).argmax(-1)
     assert (predicted == stopping.targets).mean() > 0.85
     jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
     assert (first.losses == again.losses).all()
@@ -135,10 +135,10 @@ def test_examples_without_weight_teach_nothing():
     wrong = training._replace(targets=2 - training.targets, weights=np.zeros(320, np.float32))
     both = Examples(*(np.concatenate(leaves) for leaves in zip(training, wrong, strict=True)))
     found = fit(both, stopping)
-    predicted = np.asarray(hrad_training.outputs(NETWORK, found.params, stopping.inputs)).argmax(-1)
+    predicted = hrad_training.logits(found, stopping.inputs).argmax(-1)
     assert (predicted == stopping.targets).mean() > 0.7
     heavy = both._replace(weights=1 - both.weights)
-    predicted = np.asarray(hrad_training.outputs(NETWORK, fit(heavy, stopping).params, stopping.inputs))
+    predicted = hrad_training.logits(fit(heavy, stopping), stopping.inputs)
     assert (predicted.argmax(-1) == stopping.targets).mean() < 0.6
 
 
