@@ -102,14 +102,15 @@ def add_shape(group: Any) -> None:
         "--max-branches",
         type=integer(1),
         metavar="N",
-        help=f"most candidates of a fork, for specbranch (default {DEFAULT_BRANCHES})",
+        help="most candidates of a fork, for specbranch (default: the fastest in the profile, or "
+        f"{DEFAULT_BRANCHES} without one)",
     )
     group.add_argument(
         "--epsilon",
         type=number(0, 1),
         metavar="F",
-        help="confidence below which a continuation is cut, for specbranch (default: that of the pair's head, or "
-        f"{DEFAULT_EPSILON})",
+        help="confidence below which a continuation is cut, for specbranch (default: that of the pair's head, else the "
+        f"fastest in the profile, or {DEFAULT_EPSILON})",
     )
     group.add_argument(
         "--tree",

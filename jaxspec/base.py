@@ -9,12 +9,16 @@ Letters of array shapes, the same in every module:
 `target_…` and `draft_…` name the two models and what belongs to them.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
 Params = Any
 """A nested dict of arrays."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
 
 Entries = Any
 """A pytree of arrays with one slot axis each: whatever a model stores for a token (keys and values, say)."""

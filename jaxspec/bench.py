@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxspec import decode, measure, profiles, tree
-from jaxspec.base import Model, Params
+from jaxspec import decode, measure, profiles, timing, tree
+from jaxspec.base import Model, Params, Progress
 from jaxspec.bench_report import BASELINE, Output, Report, Sample, Steps
 from jaxspec.decode import Decoder, Sampling, batch, loop
 from jaxspec.decode.branch import BranchDecoder
-from jaxspec.measure import Progress
 from jaxspec.sampling import GREEDY
 
 __all__ = ["BASELINE", "Arm", "Output", "Report", "Sample", "Steps", "run"]
@@ -165,7 +164,7 @@ def decoder_arm(
 def round_steps(
     decoders: Mapping[str, Decoder], params: dict[str, Params], capacity: int, progress: Progress | None = None
 ) -> dict[str, Steps]:
-    """By method the forwards of one of its rounds, each measured alone at this capacity (see `measure.step_times`)."""
+    """By method the forwards of one of its rounds, each measured alone at this capacity (see `timing.step_times`)."""
     widths = {name: _round_widths(decoder) for name, decoder in decoders.items()}
     asked: dict[tuple[str, Model], set[int]] = {}
     for name, decoder in decoders.items():
@@ -175,7 +174,7 @@ def round_steps(
     for done, ((role, model), sizes) in enumerate(asked.items()):
         if progress is not None:
             progress("step times", done, len(asked))
-        times[role, model] = measure.step_times(
+        times[role, model] = timing.step_times(
             model, params[role], sorted(sizes), capacity=capacity, repeats=_STEP_REPEATS
         )
     if progress is not None:

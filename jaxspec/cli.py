@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from jaxspec import fetching, plan, prompts, ranking, reports, train_hrad
 from jaxspec.arguments import (
@@ -31,11 +31,7 @@ from jaxspec.arguments import (
     with_trees,
     writable,
 )
-from jaxspec.methods import METHODS, choose, planning_profile
-from jaxspec.profiles import Profile
-
-if TYPE_CHECKING:
-    pass
+from jaxspec.methods import METHODS, choose, planning_profile, read_profile
 
 DEBUG_VARIABLE = "JAXSPEC_DEBUG"
 FORKED, FAILED, INTERRUPTED = 1, 2, 130
@@ -245,7 +241,7 @@ def _add_plan(commands: Any) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    profile = Profile.load(args.profile)
+    profile = read_profile(args.profile)
     chosen = plan.best(profile, args.max_size, args.max_depth)
     largest = args.max_size or (max(profile.verify_ms) if len(profile.verify_ms) > 1 else plan.DEFAULT_MAX_SIZE)
     sizes = [size for size in _TABLE_SIZES if size <= largest]

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import hrad, hrad_setting, theory
-from jaxspec.base import Params
+from jaxspec.base import Params, Progress
 from jaxspec.hrad_rounds import Rounds
 from jaxspec.hrad_setting import EPSILONS, Estimate, Settings, confidence_counts
 from jaxspec.hrad_training import EPOCHS, LEARNING_RATE, Fitted, fit_all, logits, predicted_lengths, split_by_prompt
-from jaxspec.measure import Progress
 from jaxspec.networks import MLP
 from jaxspec.networks.mlp import HIDDEN_SIZES
 

@@ -7,20 +7,21 @@ leaves a continuation of G - 1 pending tokens; the next round says how many of t
 import functools
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import cache, hrad
-from jaxspec.base import Model, Params
+from jaxspec.base import Model, Params, Progress
 from jaxspec.decode import Info, Sampling, State, batch, loop
 from jaxspec.decode.branch import BranchDecoder
-from jaxspec.measure import NEW_TOKENS, Progress
 from jaxspec.sampling import GREEDY
+
+Seen = TypeVar("Seen", bound=tuple)
 
 BATCH_SIZE = 8
 """Prompts decoded side by side."""
@@ -80,7 +81,7 @@ def collect(
     prompts: Sequence[Sequence[int]],
     *,
     key: jax.Array,
-    max_new_tokens: int = NEW_TOKENS,
+    max_new_tokens: int = 128,
     sampling: Sampling = GREEDY,
     draft_temperature: float | None = None,
     stop_ids: Sequence[int] = (),
@@ -107,11 +108,56 @@ def collect(
     Raises:
         ValueError: No prompts, a batch size below 1, anything that `decode.generate` refuses, or no such round at all.
     """
+    logged = [
+        _judged(*seen)
+        for seen in observed(
+            decoder,
+            params,
+            prompts,
+            _observe,
+            key=key,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            draft_temperature=draft_temperature,
+            stop_ids=stop_ids,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    ]
+    if not sum(len(one.tokens) for one in logged):
+        raise ValueError(
+            f"No branch survived a round on {len(prompts)} prompts of {max_new_tokens} new tokens, so that there is "
+            "nothing to learn from: take more prompts, more tokens or a better draft."
+        )
+    return Rounds(*(np.concatenate(leaves) for leaves in zip(*logged, strict=True)))
+
+
+def observed(
+    decoder: BranchDecoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    observe: Callable[[dict[str, Params], State, Info], Seen],
+    *,
+    key: jax.Array,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    draft_temperature: float | None = None,
+    stop_ids: Sequence[int] = (),
+    batch_size: int = BATCH_SIZE,
+    progress: Progress | None = None,
+) -> Iterator[tuple[Seen, Seen, np.ndarray, np.ndarray]]:
+    """Neighbouring rounds of all prompts, as they are run: what was seen of each (a tuple of leaves `[B, …]`, on the
+    host), then `[B]` the prompts' numbers, and `[B]` bool whether a row is one of them or fills the last batch.
+
+    Args:
+        observe: Gives what is read of a round, from the parameters, the state behind it and its `Info`; compiled.
+
+    The others are as for `collect`.
+    """
     if not prompts or batch_size < 1:
         raise ValueError(f"{len(prompts)} prompts, batch_size={batch_size}: at least one of each is needed.")
     longest = max(map(len, prompts)) + max_new_tokens + decoder.max_emitted
     capacity = cache.bucket(min(longest, batch.FIRST_CAPACITY))  # one for all batches, which compiles once
-    logged = []
     for start in range(0, len(prompts), batch_size):
         numbers = np.arange(start, start + batch_size)
         numbers[numbers >= len(prompts)] = start  # the last batch keeps the compiled shape; its fillers are not logged
@@ -129,18 +175,12 @@ def collect(
         is_own = np.arange(start, start + batch_size) < len(prompts)
         before = None
         for state, info in loop.rounds(decoder, params, request, first_capacity=capacity):
-            seen = jax.device_get(_observe(state, info))
+            seen, is_finished = jax.device_get((observe(params, state, info), state.row.is_finished))
             if before is not None:
-                logged.append(_judged(before, seen, numbers, is_own))
+                yield before, seen, numbers, is_own
             before = seen
             if progress is not None:
-                progress("rounds", start + int((seen.is_finished & is_own).sum()), len(prompts))
-    if not sum(len(one.tokens) for one in logged):
-        raise ValueError(
-            f"No branch survived a round on {len(prompts)} prompts of {max_new_tokens} new tokens, so that there is "
-            "nothing to learn from: take more prompts, more tokens or a better draft."
-        )
-    return Rounds(*(np.concatenate(leaves) for leaves in zip(*logged, strict=True)))
+                progress("rounds", start + int((is_finished & is_own).sum()), len(prompts))
 
 
 def inputs(rounds: Rounds, target: Model, params: Params, chunk: int = 1024) -> np.ndarray:
@@ -192,7 +232,6 @@ class _Seen(NamedTuple):
         is_whole: `[B]` bool, whether the continuation is pending, all G - 1 tokens of it.
         num_accepted: `[B]` pending tokens that this round accepted.
         is_judged: `[B]` bool, whether it ended by itself.
-        is_finished: `[B]` bool.
     """
 
     features: jax.Array
@@ -201,11 +240,10 @@ class _Seen(NamedTuple):
     is_whole: jax.Array
     num_accepted: jax.Array
     is_judged: jax.Array
-    is_finished: jax.Array
 
 
 @jax.jit
-def _observe(state: State, info: Info) -> _Seen:
+def _observe(params: dict[str, Params], state: State, info: Info) -> _Seen:
     row, memory, tally = state.row, state.memory, info.tally
     last = memory.line.confidence.shape[1] - 1
     return _Seen(
@@ -215,7 +253,6 @@ def _observe(state: State, info: Info) -> _Seen:
         is_whole=~memory.is_fresh & (memory.num_pending == last),
         num_accepted=info.num_emitted - 1,  # the last one is the candidate or the correction
         is_judged=(tally.pending_rejected + tally.branch_rejected + tally.survived) > 0,
-        is_finished=row.is_finished,
     )
 
 

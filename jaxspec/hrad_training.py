@@ -15,9 +15,8 @@ import numpy as np
 import optax
 
 from jaxspec import hrad
-from jaxspec.base import Params
+from jaxspec.base import Params, Progress
 from jaxspec.hrad_rounds import Rounds
-from jaxspec.measure import Progress
 from jaxspec.networks import MLP
 
 EPOCHS = 20

@@ -2,19 +2,15 @@
 
 import dataclasses
 import datetime
-import functools
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import cache, decode, plan, profiles, sampling
+from jaxspec import cache, calibration, decode, plan, profiles, timing
 from jaxspec import tree as trees
-from jaxspec.base import Context, Model, Params
+from jaxspec.base import Model, Params, Progress
 from jaxspec.decode import Decoder, Sampling
 from jaxspec.profiles import Profile
 from jaxspec.sampling import GREEDY
@@ -24,17 +20,11 @@ PROMPT_TOKENS = 128
 NEW_TOKENS = 128
 """SEQUOIA's protocol: 200 prompts of up to 128 tokens, 128 new tokens each."""
 
+CALIBRATION_PROMPTS = 40
+"""Prompts, from the first on, that the draft's confidence is measured on."""
+
 VERIFY_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 DRAFT_WIDTHS = (1, 2, 4, 8, 16)
-
-CAPACITY = 512
-"""Slots of the context at which steps and rounds are timed."""
-
-ROUND_TOKENS = (16, 96)
-"""New tokens of the short and of the long generation that a round is timed by."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 
 class Acceptance(NamedTuple):
@@ -124,84 +114,6 @@ def acceptance(
     return _acceptance(total)
 
 
-def step_times(
-    model: Model, params: Params, sizes: Sequence[int], *, capacity: int = CAPACITY, repeats: int = 7, steps: int = 8
-) -> dict[int, float]:
-    """Milliseconds of one forward over n tokens, with the arg-max of each, for each n of `sizes`.
-
-    Each time is the median over `repeats` of a compiled loop of `steps` forwards, each waiting for the one before; the
-    sizes take turns, so that a slow moment of the machine meets all of them.
-
-    Args:
-        model: Target or draft.
-        params: Its parameters.
-        sizes: Numbers of tokens in flight.
-        capacity: Slots of the context, half of them filled.
-        repeats: Measurements of each size, after one that is thrown away.
-        steps: Forwards of one measurement.
-    """
-    context = Context(model.empty(capacity), jnp.int32(capacity // 2))
-    times: dict[int, list[float]] = {size: [] for size in sizes}
-    for repeat in range(repeats + 1):
-        for size in sizes:
-            start = time.perf_counter()
-            jax.block_until_ready(_steps(model, params, context, size, steps))
-            if repeat:
-                times[size].append((time.perf_counter() - start) / steps * 1000)
-    return {size: statistics.median(values) for size, values in times.items()}
-
-
-def round_time(
-    decoder: Decoder,
-    params: dict[str, Params],
-    prompt: Sequence[int],
-    *,
-    key: jax.Array,
-    num_tokens: tuple[int, int] = ROUND_TOKENS,
-    capacity: int = CAPACITY,
-    sampling: Sampling = GREEDY,
-    draft_temperature: float | None = None,
-    repeats: int = 5,
-) -> float:
-    """Milliseconds of one whole round, by the difference of a long and a short generation.
-
-    What both have in common, the reading of the prompt and the call itself, cancels out.
-
-    Args:
-        decoder: The method.
-        params: Parameters by model name.
-        prompt: Token ids.
-        key: The key is consumed.
-        num_tokens: New tokens of the short and of the long generation.
-        capacity: Slots of both, which the long one must fit into.
-        sampling: As for `decode.generate`.
-        draft_temperature: As for `decode.generate`.
-        repeats: Pairs of generations, after one that is thrown away; the median is returned.
-    """
-    seconds: list[dict[int, float]] = []
-    rounds: dict[int, int] = {}
-    for _ in range(repeats + 1):
-        seconds.append({})
-        for limit in num_tokens:
-            start = time.perf_counter()
-            generation = decode.generate(
-                decoder,
-                params,
-                [prompt],
-                key=key,
-                max_new_tokens=limit,
-                sampling=sampling,
-                draft_temperature=draft_temperature,
-                logprobs=False,
-                first_capacity=capacity,
-            )
-            seconds[-1][limit] = time.perf_counter() - start
-            rounds[limit] = int(generation.stats.rounds[0])
-    short, long = num_tokens
-    differences = [times[long] - times[short] for times in seconds[1:]]
-    return statistics.median(differences) / (rounds[long] - rounds[short]) * 1000
-
-
 def overhead(
     target: Model,
     draft: Model,
@@ -224,19 +136,19 @@ def overhead(
         profile: Acceptance, step times and temperatures; an overhead in it is not read.
         prompt: Token ids.
         key: The key is consumed.
-        repeats: As for `round_time`.
+        repeats: As for `timing.round_time`.
     """
     planned = plan.best(dataclasses.replace(profile, overhead_ms=0.0))
-    short, long = ROUND_TOKENS
+    short, long = timing.ROUND_TOKENS
     limit = getattr(target, "max_length", None)
     if limit is not None:
         long = min(long, limit - len(prompt))
     if planned.tree.size == 1 or long < 2 * short:
         return 0.0
     decoder = decode.sequoia(target, draft, planned.tree)
-    capacity = max(CAPACITY, cache.bucket(len(prompt) + long + decoder.max_emitted))
+    capacity = max(timing.CAPACITY, cache.bucket(len(prompt) + long + decoder.max_emitted))
     measured, plain = (
-        round_time(
+        timing.round_time(
             one,
             params,
             prompt,
@@ -274,6 +186,8 @@ def profile(
 ) -> Profile:
     """A profile of a pair on this machine: acceptance from a comb of `width` children and `depth` edges, and times.
 
+    The calibration of the draft's confidence is from the first `CALIBRATION_PROMPTS` prompts.
+
     Args:
         target: The target.
         draft: The draft.
@@ -299,23 +213,28 @@ def profile(
     if 1 not in verify_sizes:
         raise ValueError(f"verify_sizes={tuple(verify_sizes)} lacks 1, the plain step that every speedup is over.")
     tree = trees.star(width) if depth == 1 else trees.comb(width, depth)
-    measured = acceptance(
-        decode.sequoia(target, draft, tree),
-        params,
-        prompts,
-        key=key,
-        max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature=temperature),
-        draft_temperature=draft_temperature,
-        stop_ids=stop_ids,
-        batch_size=batch_size,
-        progress=progress,
-    )
     progress = progress or (lambda what, done, total: None)
+    how: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "sampling": Sampling(temperature=temperature),
+        "draft_temperature": draft_temperature,
+        "stop_ids": stop_ids,
+        "batch_size": batch_size,
+    }
+    measured = acceptance(decode.sequoia(target, draft, tree), params, prompts, key=key, progress=progress, **how)
+    sure = calibration.measured(
+        target,
+        draft,
+        params,
+        prompts[:CALIBRATION_PROMPTS],
+        key=jax.random.fold_in(key, len(prompts) + 1),
+        progress=lambda _, done, total: progress("confidence", done, total),
+        **how,
+    )
     progress("times", 0, 3)
-    verify_ms = step_times(target, params["target"], verify_sizes)
+    verify_ms = timing.step_times(target, params["target"], verify_sizes)
     progress("times", 1, 3)
-    draft_ms = step_times(draft, params["draft"], draft_widths)
+    draft_ms = timing.step_times(draft, params["draft"], draft_widths)
     progress("times", 2, 3)
     reached = int((measured.counts > 0).sum())  # depths that no round came to say nothing
     if by_depth and reached > 1:
@@ -347,6 +266,7 @@ def profile(
         machine=profiles.machine_description(),
         versions=profiles.library_versions(),
         date=datetime.date.today().isoformat(),
+        calibration=None if sure is None else tuple(sure.tolist()),
     )
     overhead_ms = overhead(
         target, draft, params, found, min(prompts, key=len), key=jax.random.fold_in(key, len(prompts))
@@ -374,22 +294,3 @@ def _acceptance(total: decode.Stats) -> Acceptance:
 def _at_most_one(acceptance: np.ndarray) -> np.ndarray:
     """The acceptance with each row's sum at most 1, which float32 sums may miss by their rounding."""
     return acceptance / np.maximum(acceptance.sum(-1, keepdims=True), 1.0)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "size"))
-def _steps(model: Model, params: Params, context: Context, size: int, steps: int) -> jax.Array:
-    """`[1, size]` tokens after some forwards over `size` tokens, vmapped over one row as the loop runs them."""
-    mask = jnp.tril(jnp.ones((size, size), bool))
-    positions = context.length + jnp.arange(size, dtype=jnp.int32)
-
-    def step(_: jax.Array, carry: tuple[Context, jax.Array]) -> tuple[Context, jax.Array]:
-        context, tokens = carry
-        output = model.apply(params, tokens, positions, context, model.empty(size), 0, mask)
-        tokens = jax.vmap(lambda logits: sampling.argmax(logits.astype(jnp.float32)))(output.logits)
-        nothing = jnp.zeros((), jnp.int32)
-        return cache.commit(model, context, output.block, nothing, anchor=tokens[0]), tokens
-
-    def one_row(context: Context) -> jax.Array:
-        return jax.lax.fori_loop(0, steps, step, (context, jnp.zeros(size, jnp.int32)))[1]
-
-    return jax.vmap(one_row)(jax.tree.map(lambda leaf: leaf[None], context))

@@ -128,15 +128,25 @@ def planning_profile(args: argparse.Namespace, methods: Sequence[str]) -> Profil
         return None
     plans_tree = "sequoia" in methods and not isinstance(args.tree, TokenTree)
     plans_length = args.length is None and bool(set(OWNERS["length"]) & set(methods))
-    if "auto" not in methods and not plans_tree and not plans_length:
+    plans_branches = "specbranch" in methods and (args.max_branches is None or args.epsilon is None)
+    if not ("auto" in methods or plans_tree or plans_length or plans_branches):
         raise ValueError(
-            "--profile has nothing to plan here: it is for auto, for sequoia without a given --tree and for the "
-            "methods with a length without --length"
+            "--profile has nothing to plan here: it is for auto, for sequoia without a given --tree, for the methods "
+            "with a length without --length, and for specbranch without --max-branches or --epsilon"
         )
+    return read_profile(args.profile, "--profile ")
+
+
+def read_profile(file: str, option: str = "") -> Profile:
+    """The profile in a file, which an option may have named.
+
+    Raises:
+        ValueError: No such file, or anything that `Profile.load` refuses.
+    """
     try:
-        return Profile.load(args.profile)
+        return Profile.load(file)
     except FileNotFoundError as error:
-        raise ValueError(f"--profile {args.profile}: No such file. jaxspec measure makes one") from error
+        raise ValueError(f"{option}{file}: No such file. jaxspec measure makes one") from error
 
 
 def _check_temperature(profile: Profile, source: str | None, args: argparse.Namespace) -> None:
@@ -166,7 +176,7 @@ def _of_length(
 ) -> Choice:
     """A method with a drafted length: the one asked for, else the fastest in the profile, else `DEFAULT_LENGTH`."""
     if method == "specbranch":
-        return _specbranch(args, pair, profile)
+        return _specbranch(args, pair, profile, source)
     choice = Choice(method, length=args.length or DEFAULT_LENGTH)
     if args.length is None and profile is not None:
         _check_temperature(profile, source, args)
@@ -180,18 +190,26 @@ def _of_length(
     return choice
 
 
-def _specbranch(args: argparse.Namespace, pair: "Pair", profile: Profile | None) -> Choice:
-    """SpecBranch with the head of the nearest temperature, whose length and threshold are the defaults."""
+def _specbranch(args: argparse.Namespace, pair: "Pair", profile: Profile | None, source: str | None) -> Choice:
+    """SpecBranch: what was asked for, else what the head of the nearest temperature has, else the fastest by a profile.
+
+    Predicted is the cut by confidence alone, and only from a profile that has a calibration.
+    """
     head = pair.hrad_at(args.temperature)
-    branches = args.max_branches or DEFAULT_BRANCHES
-    length = args.length
-    if length is None and head is not None:
-        length = head.length
-    elif length is None:
-        length = DEFAULT_LENGTH if profile is None else ranking.best("specbranch", profile, branches).length
-    epsilon = args.epsilon
-    if epsilon is None:
-        epsilon = DEFAULT_EPSILON if head is None else head.epsilon
+    length, branches, epsilon = args.length, args.max_branches, args.epsilon
+    if head is not None:
+        length, epsilon = length or head.length, head.epsilon if epsilon is None else epsilon
+    expected, planned_by = {}, None
+    if profile is not None:
+        _check_temperature(profile, source, args)
+        best = ranking.best("specbranch", profile, length=length, max_branches=branches, epsilon=epsilon)
+        length, branches = length or best.length, branches or best.max_branches
+        epsilon = best.epsilon if epsilon is None else epsilon
+        planned_by = source
+        if best.epsilon is not None:
+            expected = _expected(best.expected_tokens, best.speedup)
+    length, branches = length or DEFAULT_LENGTH, branches or DEFAULT_BRANCHES
+    epsilon = DEFAULT_EPSILON if epsilon is None else epsilon
     if head is None:
         reports.remark(f"{pair.name} has no H-RAD head: the draft's confidence alone cuts (jaxspec train-hrad)")
     else:
@@ -199,6 +217,6 @@ def _specbranch(args: argparse.Namespace, pair: "Pair", profile: Profile | None)
             reports.remark(f"the head is for temperature {head.temperature:g}, not {args.temperature:g}")
         if head.length != length:
             reports.remark(f"the head is for the length {head.length}, not {length}")
-    settings = {"max_branches": branches, "epsilon": epsilon}
+    settings = {**expected, "max_branches": branches, "epsilon": epsilon}
     settings |= {"fork": "sequoia", "has_draft_stage": False, "hrad": None if head is None else head.folder.name}
-    return Choice("specbranch", length=length, settings=settings)
+    return Choice("specbranch", None, length, planned_by, settings)

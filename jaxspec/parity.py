@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import cache, decode
-from jaxspec.base import Context, Model, Params
+from jaxspec.base import Context, Model, Params, Progress
 from jaxspec.decode import Decoder
-from jaxspec.measure import Progress
 
 
 class Fork(NamedTuple):

@@ -48,6 +48,8 @@ class Profile:
         versions: Of the libraries, as from `library_versions`.
         date: When it was measured.
         overhead_ms: Milliseconds that a round with a draft costs beyond its steps.
+        calibration: `[2, n, 2]` share of the drafted tokens and their acceptance in n equal steps of the draft's
+            confidence from 0 to 1, behind a rejection and elsewhere (see `calibration`); None where not measured.
 
     Raises:
         ValueError: Names the field and the entry that is not what it must be.
@@ -68,6 +70,7 @@ class Profile:
     versions: Mapping[str, str] = field(default_factory=dict)
     date: str = ""
     overhead_ms: float = 0.0
+    calibration: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         acceptance = check_acceptance(self.acceptance)
@@ -100,6 +103,8 @@ class Profile:
         ):
             if getattr(self, name) is not None:
                 changes[name] = _numbers(name, getattr(self, name), shapes, upper)
+        if self.calibration is not None:
+            changes["calibration"] = _calibration(self.calibration)
         for name, value in changes.items():
             object.__setattr__(self, name, value)
 
@@ -245,6 +250,18 @@ def _numbers(name: str, value: Any, shapes: Sequence[tuple[int, ...]], upper: fl
     if not np.all(np.isfinite(array) & (array >= 0) & (array <= upper)):
         raise ValueError(f"{name} is {value!r}, but its numbers are finite, 0 or more and at most {upper}")
     return _tuples(array)
+
+
+def _calibration(value: Any) -> Any:
+    """Shares that make 1, and acceptances, of one or more steps of both kinds."""
+    steps = np.shape(value)[1] if np.ndim(value) == 3 else 1
+    checked = _numbers("calibration", value, ((2, max(steps, 1), 2),), 1.0)
+    for kind, total in enumerate(np.asarray(checked)[..., 0].sum(1)):
+        if abs(total - 1) > SUM_TOLERANCE:
+            raise ValueError(
+                f"the shares of calibration[{kind}] sum to {total}, but each token has one confidence: to 1"
+            )
+    return checked
 
 
 def _tuples(array: np.ndarray) -> Any:

@@ -146,7 +146,7 @@ def save_result(file: str | os.PathLike[str], settings: Mapping[str, Any], **fou
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar for each thing that is being done, on stderr; gives a `measure.Progress`."""
+    """A progress bar for each thing that is being done, on stderr; gives a `base.Progress`."""
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bars:
         tasks = {}
@@ -218,6 +218,7 @@ def print_ranking(ranked: Sequence["Prediction"]) -> None:
     for one in ranked:
         setting = f"{one.tree.size} nodes" if one.tree else f"length {one.length}" if one.length else ""
         setting += f", {one.max_branches} branches" if one.max_branches else ""
+        setting += f", epsilon {one.epsilon:g}" if one.epsilon is not None else ""
         overlap = f"{one.overlap_speedup:.3f}" if one.overlap_speedup else "–"
         table.add_row(one.method, setting, f"{one.expected_tokens:.3f}", f"{one.speedup:.3f}", overlap)
     results_console().print(table)

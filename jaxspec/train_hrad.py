@@ -24,10 +24,9 @@ from jaxspec.methods import DEFAULT_BRANCHES
 if TYPE_CHECKING:
     import jax
 
-    from jaxspec.base import Model
+    from jaxspec.base import Model, Progress
     from jaxspec.hrad_report import Collected, Cost, Trained
     from jaxspec.hrad_rounds import Rounds
-    from jaxspec.measure import Progress
     from jaxspec.pairs import Pair
 
 NUM_PROMPTS, LENGTH, FEATURES, EPOCHS = 200, 8, 4, 20
@@ -165,13 +164,13 @@ def _round_ms(args: argparse.Namespace, pair: "Pair", target: "Model", prompt: l
     """Milliseconds of a round of SpecBranch with the head, batch size 1."""
     import jax
 
-    from jaxspec import decode, measure
+    from jaxspec import decode, timing
 
     network, params = trained.head
     decoder = decode.specbranch(
         target, pair.draft, network, args.length, DEFAULT_BRANCHES, trained.settings.head.epsilon
     )
-    return measure.round_time(
+    return timing.round_time(
         decoder,
         {**pair.params, "hrad": params},
         prompt,

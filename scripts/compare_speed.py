@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import cache, decode, measure, pairs, plan, profiles
+from jaxspec import cache, decode, pairs, plan, profiles, timing
 from jaxspec.decode import Sampling
 
 PROMPTS = (
@@ -58,7 +58,7 @@ def plain(pair: pairs.Pair, rate: float) -> dict[str, float]:
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(pair.params["target"]))
     floor = weights / rate / 1e6
     prompt = pair.encode(PROMPTS[0])
-    token = measure.round_time(decode.autoregressive(pair.target), pair.params, prompt, key=jax.random.key(0))
+    token = timing.round_time(decode.autoregressive(pair.target), pair.params, prompt, key=jax.random.key(0))
     console.print(
         f"plain decoding: {token:.1f} ms a token; {weights / 1e6:.0f} MB of weights take {floor:.1f} ms to read: "
         f"{token / floor:.2f} x the floor"
@@ -118,9 +118,9 @@ def rounds(pair: pairs.Pair) -> list[dict[str, float]]:
             decoder = decode.sequoia(pair.target, pair.draft, shape)
             samples = []
             for _ in range(3):  # parts and whole in turns
-                steps = measure.step_times(pair.draft, pair.params["draft"], sorted(set(widths)), repeats=5)
-                verify = measure.step_times(pair.target, pair.params["target"], (size,), repeats=5)[size]
-                whole = measure.round_time(
+                steps = timing.step_times(pair.draft, pair.params["draft"], sorted(set(widths)), repeats=5)
+                verify = timing.step_times(pair.target, pair.params["target"], (size,), repeats=5)[size]
+                whole = timing.round_time(
                     decoder,
                     pair.params,
                     prompt,
@@ -156,8 +156,8 @@ def capacity(pair: pairs.Pair) -> list[dict[str, float]]:
     table = Table("capacity", "1 token, ms", "8 tokens, ms", "draft 1 token, ms", "contexts, MB", title="capacity")
     results = []
     for slots in (512, 2048, 8192):
-        target = measure.step_times(pair.target, pair.params["target"], (1, 8), capacity=slots)
-        draft = measure.step_times(pair.draft, pair.params["draft"], (1,), capacity=slots)
+        target = timing.step_times(pair.target, pair.params["target"], (1, 8), capacity=slots)
+        draft = timing.step_times(pair.draft, pair.params["draft"], (1,), capacity=slots)
         shapes = [jax.eval_shape(functools.partial(cache.empty, model, slots)) for model in (pair.target, pair.draft)]
         memory = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) / 1e6
         results.append({"slots": slots, "ms_1": target[1], "ms_8": target[8], "draft_ms": draft[1], "mb": memory})

@@ -19,9 +19,9 @@ from rich.table import Table
 
 from jaxspec import decode, hrad_report, hrad_rounds, pairs, prompts, reports
 from jaxspec.arguments import integer
+from jaxspec.base import Progress
 from jaxspec.hrad_report import Collected, Evaluation
 from jaxspec.hrad_rounds import Rounds
-from jaxspec.measure import Progress
 from jaxspec.networks import with_features
 
 SHOWN = ("hrad", "lengths", "regression", "confidence", "confidence_balanced", "majority")

@@ -120,14 +120,14 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxspec import bench, decode, measure, pairs, simulate
+    from jaxspec import bench, decode, pairs, simulate, timing
 
     pair = pairs.load(args.pair, draft_layers=args.draft_layers)
     prompts = [pair.encode(text) for text in PROMPTS[: args.num_prompts]]
     sizes = sorted({1, args.length, args.length + 1})
     widths = sorted({1, 2, args.max_branches, args.length + 1})
-    verify_ms = measure.step_times(pair.target, pair.params["target"], sizes, capacity=args.capacity)
-    draft_ms = measure.step_times(pair.draft, pair.params["draft"], widths, capacity=args.capacity)
+    verify_ms = timing.step_times(pair.target, pair.params["target"], sizes, capacity=args.capacity)
+    draft_ms = timing.step_times(pair.draft, pair.params["draft"], widths, capacity=args.capacity)
     times = simulate.table_times(verify_ms, draft_ms)
     flat = {c: simulate.flat_times(1.0, float(c)) for c in args.c.split(",")}
     results = {}

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from jaxspec import decode, measure, pairs, plan, prompts, reports
 from jaxspec.arguments import integer
+from jaxspec.base import Progress
 from jaxspec.tree import TokenTree, comb
 
 
@@ -76,7 +77,7 @@ def acceptance(
     )
 
 
-def shift(pair: pairs.Pair, args: argparse.Namespace, progress: measure.Progress) -> list[dict[str, Any]]:
+def shift(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> list[dict[str, Any]]:
     """One record for each size, condition of planning and condition of use."""
     chosen = conditions(pair, args)
     measured = {}

@@ -14,7 +14,7 @@ import pytest
 from test_cli import PROFILE, byte_tokenizer, save_model
 from toys import pair
 
-from jaxspec import bench, bench_report, cli, decode, measure, pairs, plan, tree
+from jaxspec import bench, bench_report, cli, decode, pairs, plan, timing, tree
 from jaxspec.bench_report import BASELINE, Output, Report, Sample, Spread, Steps
 from jaxspec.decode import loop
 
@@ -161,7 +161,7 @@ def test_unequal_counts_are_an_error():
 
 
 def test_a_round_has_its_forwards(monkeypatch):
-    monkeypatch.setattr(measure, "step_times", lambda model, params, sizes, **_: {size: 10.0**size for size in sizes})
+    monkeypatch.setattr(timing, "step_times", lambda model, params, sizes, **_: {size: 10.0**size for size in sizes})
     target, draft, params = pair("pos")
     shape = tree.TokenTree((-1, 0, 0, 1, 2, 2))
     decoders = {"plain": decode.autoregressive(target), "tree": decode.sequoia(target, draft, shape)}

@@ -9,7 +9,21 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jaxspec import arguments, cli, decode, fetching, measure, methods, networks, parity, plan, ranking, reports, tree
+from jaxspec import (
+    arguments,
+    cli,
+    decode,
+    fetching,
+    measure,
+    methods,
+    networks,
+    parity,
+    plan,
+    ranking,
+    reports,
+    timing,
+    tree,
+)
 from jaxspec.networks import Transformer, TransformerConfig
 from jaxspec.profiles import Profile
 
@@ -321,7 +335,7 @@ def test_text_is_written_as_far_as_the_encoding_has_it(monkeypatch):
 
 
 def test_measure(run, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "step_times", lambda model, params, sizes: {size: 1.0 + size for size in sizes})
+    monkeypatch.setattr(timing, "step_times", lambda model, params, sizes: {size: 1.0 + size for size in sizes})
     out_file = tmp_path / "measured.json"
     words = ["measure", "--prompts", folder / "prompts.jsonl", "--prompt-tokens", 9, "--max-new-tokens", 8]
     words += ["--width", 3, "--depth", 2, "--out", out_file]
@@ -330,6 +344,7 @@ def test_measure(run, folder, tmp_path, monkeypatch):
     assert out == out_file.read_text()
     profile = Profile.load(out_file)
     assert np.shape(profile.acceptance)[-1] == 3
+    assert profile.calibration is None or np.shape(profile.calibration) == (2, 20, 2)
     wanted = {"num_prompts": 2, "longest_prompt": 9, "prompt_tokens": 9, "max_new_tokens": 8, "seed": 0}
     wanted |= {"prompts": str(folder / "prompts.jsonl"), "pair": folder.name, "dtype": "float32"}
     assert {key: profile.protocol[key] for key in wanted} == wanted
@@ -514,7 +529,7 @@ def test_an_unknown_pair_and_a_pair_that_is_not_to_be_had(run, monkeypatch):
 
 def test_the_debug_variable_shows_the_traceback(run, monkeypatch):
     monkeypatch.setenv(cli.DEBUG_VARIABLE, "1")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match="none.json: No such file"):
         run("plan", "none.json")
 
 

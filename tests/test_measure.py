@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toys import TableLM
 
-from jaxspec import decode, measure, plan, tree
+from jaxspec import decode, measure, plan, timing, tree
 from jaxspec.profiles import Profile
 
 MODEL = TableLM(4)
@@ -114,7 +114,7 @@ def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_r
         asked.append(options["num_tokens"])
         return rounds[decoder.tree.size if hasattr(decoder, "tree") else 1]
 
-    monkeypatch.setattr(measure, "round_time", round_time)
+    monkeypatch.setattr(timing, "round_time", round_time)
     profile = Profile(acceptance=((0.9,), (0.9,)), verify_ms={1: 10.0, 3: 14.0}, draft_ms={1: 1.0}, overhead_ms=50.0)
     assert plan.predict(tree.chain(2), profile).round_ms == pytest.approx(66.0)
 
@@ -122,7 +122,7 @@ def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_r
         return measure.overhead(model, MODEL, PARAMS, profile, [0], key=KEY)
 
     assert overhead(profile) == pytest.approx((21.0 - 16.0) - (12.0 - 10.0))
-    assert set(asked) == {measure.ROUND_TOKENS}
+    assert set(asked) == {timing.ROUND_TOKENS}
     rounds[3] = 17.0
     assert overhead(profile) == 0.0
     useless = dataclasses.replace(profile, acceptance=(0.01,))
@@ -136,13 +136,3 @@ def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_r
 
     assert overhead(profile, Short(4)) == 0.0
     assert not asked
-
-
-def test_times_are_of_the_sizes_asked_for():
-    times = measure.step_times(MODEL, PARAMS["target"], (1, 3), capacity=64, repeats=2, steps=2)
-    assert set(times) == {1, 3}
-    assert all(value > 0 for value in times.values())
-    whole = measure.round_time(
-        decode.autoregressive(MODEL), PARAMS, [0], key=KEY, num_tokens=(2, 40), capacity=64, repeats=2
-    )
-    assert np.isfinite(whole)

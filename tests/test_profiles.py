@@ -26,6 +26,7 @@ FULL = Profile(
     versions={"jax": "0.10.2"},
     date="2025-11-29",
     overhead_ms=0.3,
+    calibration=(((0.5, 0.2), (0.5, 0.9)), ((0.25, 0.4), (0.75, 1.0))),
 )
 SMALL = {"acceptance": (0.5, 0.2), "verify_ms": {1: 10.0}, "draft_ms": {1: 1.0}}
 
@@ -99,6 +100,9 @@ def test_times_between_and_beyond_measured_points():
         ({"standard_errors": (0.1, None)}, "standard_errors must be numbers"),
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"overhead_ms": float("nan")}, "overhead_ms is nan"),
+        ({"calibration": ((0.5, 0.2),)}, r"calibration has shape \(1, 2\)"),
+        ({"calibration": (((1.0, 0.2),), ((0.8, 0.5),))}, r"shares of calibration\[1\] sum to 0.8"),
+        ({"calibration": (((1.0, 1.2),), ((1.0, 0.5),))}, "calibration is"),
         ({"protocol": {"file": object()}}, "protocol must be a dict of JSON values"),
     ],
 )

@@ -1,9 +1,11 @@
 """Predictions of every method from one profile."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from jaxspec import plan, ranking, theory, tree
+from jaxspec import branch_theory, plan, ranking, theory, tree
 from jaxspec.profiles import Profile
 
 FLAT = dict.fromkeys((1, 2, 4, 8, 16, 32), 10.0)
@@ -94,9 +96,38 @@ def test_the_best_length_is_the_one_with_the_best_speed_on_one_device():
     pearls = {length: one_device(length, 0.6) for length in range(1, 16)}
     assert ranking.best("pearl", rising).length == max(pearls, key=lambda length: pearls[length])
     branched = {length: one_device(length, 0.8) for length in range(1, 16)}
-    assert ranking.best("specbranch", rising, 3).length == max(branched, key=lambda length: branched[length])
-    assert ranking.best("specbranch", rising, 9) == ranking.best("specbranch", rising, 3)
+    assert ranking.best("specbranch", rising, max_branches=3).length == max(
+        branched, key=lambda length: branched[length]
+    )
+    assert ranking.best("specbranch", rising, max_branches=9) == ranking.best("specbranch", rising, max_branches=3)
     assert ranking.best("pearl", rising).length < by_method(rising)["pearl"].length
+
+
+CALIBRATION = (((0.7, 0.2), (0.3, 0.6)), ((0.3, 0.3), (0.7, 0.9)))
+
+
+def test_a_calibration_chooses_epsilon_and_the_branches_too():
+    known = dataclasses.replace(profile(), calibration=CALIBRATION)
+    branch = by_method(known)["specbranch"]
+
+    def setting(count, epsilon):
+        return branch_theory.forking(np.asarray(CALIBRATION), np.asarray((0.6, 0.15, 0.05)), count, epsilon)
+
+    def predicted(length, count, epsilon):
+        return branch_theory.tokens(setting(count, epsilon), length) * 10 / max(2 * length + 1 - length, 10)
+
+    grid = [(length, count, epsilon) for length in range(1, 32) for count in range(2, 9) for epsilon in (0.0, 0.5)]
+    chosen = branch.length, branch.max_branches, branch.epsilon
+    assert predicted(*chosen) == pytest.approx(max(predicted(*one) for one in grid))
+    assert branch.overlap_speedup == pytest.approx(predicted(*chosen))
+    given = ranking.best("specbranch", known, length=8, max_branches=4, epsilon=0.3)
+    assert (given.length, given.max_branches, given.epsilon) == (8, 4, 0.3)
+    assert given.expected_tokens == pytest.approx(branch_theory.tokens(setting(4, 0.3), 8))
+    assert ranking.best("specbranch", known, length=8).speedup >= given.speedup
+    assert by_method(profile())["specbranch"].epsilon is None
+    pearl = ranking.best("pearl", known, length=8)
+    assert pearl.expected_tokens == pytest.approx(branch_theory.tokens(setting(1, 0.0), 8))
+    assert pearl.epsilon is None
 
 
 @pytest.mark.parametrize("limits", [{"max_length": 0}, {"max_branches": 0}])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tiny_pair
 
-from jaxspec import cli, decode, heads, hrad, measure, methods, networks, pairs
+from jaxspec import cli, decode, heads, hrad, methods, networks, pairs, ranking, timing
 from jaxspec.networks import MLP
+from jaxspec.profiles import Profile
 
 LIMIT = 12
 PROMPTS = ["tell me more", "and then?", "why", "no", "which one was it", "go on", "so what", "who"]
@@ -43,7 +44,7 @@ def trained(folder):
     words += ["--rounds", folder / "rounds.npz"]  # the second run reads what the first one logged
     printed = []
     with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):  # optax needs it
-        patch.setattr(measure, "round_time", lambda *_, **__: 5.0)
+        patch.setattr(timing, "round_time", lambda *_, **__: 5.0)
         for more in (["--json"], []):
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -156,7 +157,7 @@ def test_every_method_decodes_by_name_and_states_its_settings(run, headed):
     assert "head is for" not in err
 
 
-def test_specbranch_takes_the_head_of_its_temperature(run, headed, monkeypatch):
+def test_specbranch_takes_the_head_of_its_temperature_and_the_plan_of_a_profile(run, headed, monkeypatch, tmp_path):
     calls = []
 
     def generate(decoder, params, token_ids, **options):
@@ -184,10 +185,26 @@ def test_specbranch_takes_the_head_of_its_temperature(run, headed, monkeypatch):
     assert calls[1][0].cut == hrad.Confidence(methods.DEFAULT_EPSILON)
     assert json.loads(out)["config"]["hrad"] is None
     assert (calls[1][0].length, calls[1][0].max_branches) == (methods.DEFAULT_LENGTH, methods.DEFAULT_BRANCHES)
+    calibration = (((0.7, 0.2), (0.3, 0.6)), ((0.3, 0.3), (0.7, 0.9)))
+    profile = Profile((0.6, 0.2, 0.1), {1: 10.0, 16: 10.0}, {1: 0.1, 16: 0.1}, calibration=calibration)
+    profile.save(tmp_path / "profile.json")
+    words += ["--profile", tmp_path / "profile.json"]
+    status, out, err = run(*words[:4], headed.parent, "--method", "specbranch", *words[-2:])
+    assert status == 0, err
+    planned = ranking.best("specbranch", profile)
+    assert (calls[2][0].length, calls[2][0].max_branches) == (planned.length, planned.max_branches)
+    assert calls[2][0].cut == hrad.Confidence(planned.epsilon)
+    assert json.loads(out)["config"]["expected_tokens"] == planned.expected_tokens
+    status, out, err = run(*words[:5], "--method", "specbranch", *words[-2:])  # the head's length and epsilon are kept
+    assert status == 0, err
+    head = heads.load(headed.parent / "head")
+    planned = ranking.best("specbranch", profile, length=4, epsilon=head.epsilon)
+    assert (calls[3][0].length, calls[3][0].max_branches) == (4, planned.max_branches)
+    assert calls[3][0].cut == hrad.HRad(MLP(2, 16), head.epsilon)
 
 
 def test_bench_times_them(run, headed, monkeypatch):
-    monkeypatch.setattr(measure, "step_times", lambda model, params, sizes, **_: {size: 10.0 * size for size in sizes})
+    monkeypatch.setattr(timing, "step_times", lambda model, params, sizes, **_: {size: 10.0 * size for size in sizes})
     words = ["bench", "--prompts", headed.parent / "prompts.jsonl", "--num-prompts", 1, "--max-new-tokens", LIMIT]
     status, out, err = run(*words, "--pair", headed, "--methods", "pearl,specbranch", "--length", 4, "--json")
     assert status == 0, err

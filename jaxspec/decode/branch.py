@@ -108,7 +108,7 @@ class BranchDecoder:
 
     def first_memory(self, params: dict[str, Params], state: State, evidence: Evidence) -> Memory:
         """The memory before the first round: nothing is drafted. Reads no target."""
-        line = jax.eval_shape(lambda: self._draft_first(params, state))
+        line = jax.eval_shape(lambda: self.draft_first(params, state))
         line = jax.tree.map(lambda leaf: jnp.zeros((self.length, *leaf.shape), leaf.dtype), line)
         no = jnp.zeros((), jnp.int32)
         return Memory(line, no, jnp.ones((), bool), no, *self._kept(evidence))
@@ -346,7 +346,7 @@ class BranchDecoder:
             tally=self._tally(state, drafted, resolved, ends, is_live),
         )
 
-    def _draft_first(self, params: dict[str, Params], state: State) -> Line:
+    def draft_first(self, params: dict[str, Params], state: State) -> Line:
         """A line's position right behind the root."""
         block = self.draft.empty(2)
         tokens, positions, mask = _root_tokens(state.row, 2)

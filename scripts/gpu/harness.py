@@ -14,7 +14,7 @@ import numpy as np
 from drawn import DrawnRule, DrawnTree
 from shapes import Published, Shapes
 
-from jaxspec import decode, measure
+from jaxspec import decode, timing
 from jaxspec.base import Params
 from jaxspec.decode import Decoder, Sampling
 from jaxspec.networks import Transformer, TransformerConfig
@@ -189,7 +189,7 @@ class Bench:
         floor, repeats = self.ceilings.floor_ms(network, n), self.shapes.repeats
         capacity = capacity or min(self.shapes.verify_sizes)
         start = time.perf_counter()
-        times = measure.step_times(network.model, network.params, (n,), capacity=capacity, repeats=repeats, steps=steps)
+        times = timing.step_times(network.model, network.params, (n,), capacity=capacity, repeats=repeats, steps=steps)
         compile_s = time.perf_counter() - start - times[n] * steps * (repeats + 1) / 1000
         return {
             "n": n,
