@@ -1,9 +1,9 @@
 """Every method's predicted speed from one profile, on one device and on two.
 
 Trees are planned by `plan`, from the acceptance of each child. PEARL and SpecBranch are predicted by the renewal model
-of `branch_theory` where the profile has a calibration of the draft's confidence, and else by that of `theory`, which has
-one acceptance for every token, cuts nothing and tries all candidates. What H-RAD adds to the confidence is in neither. On
-two devices a round of theirs takes as long as its longer half.
+of `branch_theory` where the profile has a calibration of the draft's confidence, and else by that of `theory`, which
+has one acceptance for every token, cuts nothing and tries all candidates. What H-RAD adds to the confidence is in
+neither. On two devices a round of theirs takes as long as its longer half.
 """
 
 from collections.abc import Iterable
@@ -132,7 +132,7 @@ def _of_plan(planned: Plan) -> Prediction:
 
 def _pearls(profile: Profile, lengths: Iterable[int]) -> list[Prediction]:
     """PEARL at these lengths."""
-    mean = _mean_acceptance(profile)
+    mean = mean_acceptance(profile)
     if profile.calibration is None:
         tokens = {length: float(theory.overlap_tokens(float(mean[0]), length)) for length in lengths}
     else:
@@ -145,7 +145,7 @@ def _branches(
     profile: Profile, lengths: Iterable[int], counts: Iterable[int], epsilon: float | None = None
 ) -> list[Prediction]:
     """SpecBranch at these lengths with each of these numbers of branches, and at every epsilon unless one is given."""
-    mean = _mean_acceptance(profile)
+    mean = mean_acceptance(profile)
     lengths = tuple(lengths)
     if profile.calibration is None:
         forks = {min(count, len(mean)): min(float(mean[:count].sum()), 1.0) for count in counts}
@@ -167,7 +167,7 @@ def _branches(
     ]
 
 
-def _mean_acceptance(profile: Profile) -> np.ndarray:
+def mean_acceptance(profile: Profile) -> np.ndarray:
     """`[C]` by child rank, over depths as often as each was tested."""
     acceptance = np.atleast_2d(np.asarray(profile.acceptance))
     weights = np.broadcast_to(1.0 if profile.counts is None else np.asarray(profile.counts, float), len(acceptance))

@@ -8,7 +8,6 @@ measured step times and with those of a device on which a target step takes the 
 """
 
 import argparse
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,7 +16,19 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jaxspec import decode, heads, pairs, plan, prompts, reports, simulate, verify
+from jaxspec import (
+    branch_theory,
+    calibration,
+    decode,
+    heads,
+    pairs,
+    plan,
+    prompts,
+    ranking,
+    reports,
+    simulate,
+    verify,
+)
 from jaxspec.decode.branch import BranchDecoder
 from jaxspec.hrad import KEEP_ALL, Confidence, Cut, HRad
 from jaxspec.networks import with_features
@@ -25,6 +36,9 @@ from jaxspec.networks import with_features
 console = Console(stderr=True)
 
 BRANCHES = (1, 2, 3, 4, 6, 8)
+
+EPSILON = 0.3
+"""The threshold of arms without H-RAD, where none is given."""
 
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -46,11 +60,11 @@ class Arm(NamedTuple):
 def parts(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     """The whole method, and what is left of it without each of its parts."""
     head = _heads(pair, options)[0]
-    whole, branches = HRad(head.network, head.epsilon), options.max_branches
+    whole, branches = _hrad(head, options), options.max_branches
     yield _arm(pair, options, "full", whole, branches, head)
     yield _arm(pair, options, "without branches", whole, 1, head)
-    yield _arm(pair, options, "without H-RAD", Confidence(options.epsilon), branches)
-    yield _arm(pair, options, "without either", Confidence(options.epsilon), 1)
+    yield _arm(pair, options, "without H-RAD", _confidence(options), branches)
+    yield _arm(pair, options, "without either", _confidence(options), 1)
     yield _arm(pair, options, "branches, nothing cut", KEEP_ALL, branches)
     yield _arm(pair, options, "PEARL", KEEP_ALL, 1)
     yield _arm(pair, options, "with the draft stage", whole, branches, head, has_draft_stage=True)
@@ -68,13 +82,13 @@ def epsilons(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
 def branches(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     """The most candidates of a fork, by confidence alone: k = floor(k_max (1 - confidence)) of them are tried."""
     for count in BRANCHES:
-        yield _arm(pair, options, f"k_max = {count}", Confidence(options.epsilon), count)
+        yield _arm(pair, options, f"k_max = {count}", _confidence(options), count)
 
 
 def features(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     """The number of feature layers: one arm for each head that was given."""
     for head in _heads(pair, options):
-        cut = HRad(head.network, head.epsilon)
+        cut = _hrad(head, options)
         yield _arm(pair, options, f"K = {head.network.num_features}", cut, options.max_branches, head)
 
 
@@ -93,8 +107,8 @@ def specbranch(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
     """SpecBranch itself, by H-RAD where the pair has a head, and by the confidence alone."""
     if options.heads or pair.heads:
         head = _heads(pair, options)[0]
-        yield _arm(pair, options, "SpecBranch", HRad(head.network, head.epsilon), options.max_branches, head)
-    yield _arm(pair, options, "SpecBranch, confidence", Confidence(options.epsilon), options.max_branches)
+        yield _arm(pair, options, "SpecBranch", _hrad(head, options), options.max_branches, head)
+    yield _arm(pair, options, "SpecBranch, confidence", _confidence(options), options.max_branches)
 
 
 ARMS = {
@@ -129,14 +143,12 @@ def _arm(
     return Arm(name, BranchDecoder(target, pair.draft, options.length, branches, cut, **more), head)
 
 
-def noisy_copy(pair: pairs.Pair, scale: float, seed: int) -> pairs.Pair:
-    """A strongly aligned pair: the draft is the target, each weight of it times 1 + `scale` times normal noise."""
-    leaves, tree = jax.tree.flatten(pair.params["target"])
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    noisy = [leaf * (1 + scale * jax.random.normal(key, leaf.shape)) for leaf, key in zip(leaves, keys, strict=True)]
-    params = {"target": pair.params["target"], "draft": jax.tree.unflatten(tree, noisy)}
-    name = f"{pair.name} with a noisy copy"  # heads and profiles are of the pair's own draft
-    return dataclasses.replace(pair, name=name, draft=pair.target, params=params, profiles=(), heads=())
+def _hrad(head: heads.Head, options: argparse.Namespace) -> HRad:
+    return HRad(head.network, head.epsilon if options.epsilon is None else options.epsilon)
+
+
+def _confidence(options: argparse.Namespace) -> Confidence:
+    return Confidence(EPSILON if options.epsilon is None else options.epsilon)
 
 
 def measure(arm: Arm, pair: pairs.Pair, encoded: list[list[int]], options: argparse.Namespace) -> dict[str, Any]:
@@ -152,7 +164,10 @@ def measure(arm: Arm, pair: pairs.Pair, encoded: list[list[int]], options: argpa
         stop_ids=pair.stop_ids,
     )
     rounds = [entry for row in log.rounds for entry in row]
-    record: dict[str, Any] = {"arm": arm.name, **log.stats.summary()}
+    record: dict[str, Any] = {"arm": arm.name}
+    if isinstance(arm.decoder, BranchDecoder):
+        record |= {"max_branches": arm.decoder.max_branches, "epsilon": getattr(arm.decoder.cut, "epsilon", None)}
+    record |= log.stats.summary()
     record |= {f"simulated_{name}": value for name, value in _simulated(rounds, pair, options).items()}
     return record
 
@@ -168,6 +183,34 @@ def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse
         for name, times in tables.items()
         for count in (1, 2)
     }
+
+
+def predict(
+    records: list[dict[str, Any]], pair: pairs.Pair, encoded: list[list[int]], options: argparse.Namespace
+) -> None:
+    """Adds to the branch decoders' records what `branch_theory` expects of a cut by confidence on these prompts."""
+    profile = pair.profile_at(options.temperature)
+    if profile is None:
+        raise SystemExit(f"--predict: {pair.name} has no profile with the acceptance by rank (jaxspec measure).")
+    table = calibration.measured(
+        pair.target,
+        pair.draft,
+        pair.params,
+        encoded,
+        key=jax.random.key(options.seed),
+        max_new_tokens=options.max_new_tokens,
+        sampling=decode.Sampling(options.temperature),
+        stop_ids=pair.stop_ids,
+        batch_size=min(len(encoded), 8),
+    )
+    if table is None:
+        raise SystemExit("--predict: these prompts are too few to say how good the draft's confidence is.")
+    acceptance = ranking.mean_acceptance(profile)
+    for record in records:
+        if "max_branches" in record:
+            setting = branch_theory.forking(table, acceptance, record["max_branches"], record["epsilon"] or 0.0)
+            record["predicted_tokens"] = branch_theory.tokens(setting, options.length)
+            record["predicted_rollback"] = branch_theory.rollback(setting, options.length)
 
 
 def show(records: list[dict[str, Any]]) -> None:
@@ -200,11 +243,16 @@ def plot(records: list[dict[str, Any]], file: str) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
-    for prefix, label in (("H-RAD", "H-RAD"), ("confidence", "confidence alone")):
+    series = [("H-RAD", "H-RAD", "tokens_per_round", "rollback_path", "o")]
+    series += [("confidence", "confidence alone", "tokens_per_round", "rollback_path", "s")]
+    if any("predicted_tokens" in record for record in records):
+        series += [("confidence", "confidence, by renewal", "predicted_tokens", "predicted_rollback", "")]
+    for prefix, label, *keys, marker in series:
         chosen = [record for record in records if record["arm"].startswith(f"{prefix}, epsilon")]
         values = [float(record["arm"].rsplit(" ", 1)[1]) for record in chosen]
-        for axis, key in zip(axes, ("tokens_per_round", "rollback_path"), strict=True):
-            axis.plot(values, [record[key] for record in chosen], marker="o", label=label)
+        for axis, key in zip(axes, keys, strict=True):
+            style = {"marker": marker} if marker else {"linestyle": "--", "color": "gray"}
+            axis.plot(values, [record[key] for record in chosen], label=label, **style)
     for axis, title in zip(axes, ("tokens a round", "rollback on the path"), strict=True):
         axis.set(xlabel="epsilon", title=title)
         axis.grid(alpha=0.3)
@@ -216,8 +264,6 @@ def main() -> None:
     """Runs every arm that was asked for and writes one JSON."""
     options = parse()
     pair = pairs.load(options.pair, **({} if options.draft_layers is None else {"draft_layers": options.draft_layers}))
-    if options.draft_noise is not None:
-        pair = noisy_copy(pair, options.draft_noise, options.seed)
     encoded = [
         prompts.encode(pair, prompt, options.prompt_tokens)
         for file in options.prompts
@@ -225,6 +271,8 @@ def main() -> None:
     ]
     chosen = [arm for name in options.arms for arm in ARMS[name](pair, options)]
     records = [measure(arm, pair, encoded, options) for arm in track(chosen, "arms", console=console)]
+    if options.predict:
+        predict(records, pair, encoded, options)
     show(records)
     reports.save_result(options.out, vars(options), arms=records)
     if options.plot:
@@ -248,14 +296,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--pair", default=pairs.DEFAULT)
     parser.add_argument("--draft-layers", type=int, help="the draft is the target's first so many layers")
-    parser.add_argument("--draft-noise", type=float, help="the draft is the target with so much noise, as in .03")
     parser.add_argument("--heads", nargs="+", help="H-RAD folders; by default the pair's for the temperature")
     parser.add_argument("--length", type=int, default=8, help="gamma")
     parser.add_argument("--max-branches", type=int, default=3)
-    parser.add_argument("--epsilon", type=float, default=0.3, help="of the arms without H-RAD")
+    about = f"of all arms; by default each head has its own, and arms without H-RAD {EPSILON}"
+    parser.add_argument("--epsilon", type=float, help=about)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--c", type=float, nargs="+", default=[8.0, 15.0], help="target step / draft step, simulated")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--predict", action="store_true", help="state what the renewal model expects of each cut, too")
     parser.add_argument("--out", required=True, help="JSON to write")
     parser.add_argument("--plot", help="PNG to write, of the epsilons")
     return parser.parse_args()

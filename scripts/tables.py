@@ -23,19 +23,17 @@ MEASURED = {
 }
 
 
-def label(arm: str, settings: Mapping[str, Any]) -> str:
+def label(arm: Mapping[str, Any]) -> str:
     """An arm's name, with what it was set to where that is not in its name."""
-    if arm == "SpecBranch":
-        return f"SpecBranch, k_max {settings['max_branches']}"
-    if arm == "SpecBranch, confidence":
-        return f"– confidence alone, ε {settings['epsilon']:g}, k_max {settings['max_branches']}"
-    return arm
+    names = {"SpecBranch": "SpecBranch", "SpecBranch, confidence": "– confidence alone"}
+    name = arm["arm"]
+    return f"{names[name]}, ε {arm['epsilon']:g}, k_max {arm['max_branches']}" if name in names else name
 
 
 def rows(result: Mapping[str, Any]) -> Iterable[list[str]]:
     """The cells of each arm of a result."""
     for arm in result["arms"]:
-        cells = [label(arm["arm"], result["settings"])]
+        cells = [label(arm)]
         cells += [f"{arm[key]:.{digits}f}" for key, digits in MEASURED.values()]
         yield cells + [f"{arm[key]:.2f} / {arm[key[:-1] + '2']:.2f}" for key in simulated(result)]
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from jaxspec import (
     arguments,
     cli,
+    compare_commands,
     decode,
     fetching,
     measure,
@@ -425,7 +426,7 @@ def test_check_reports_forks(run, folder, monkeypatch):
     monkeypatch.setattr(parity, "compare", lambda *_, **__: parity.Parity(2, 20, forks))
     words = ["check", "--prompts", folder / "prompts.jsonl", "--methods", "speculative,sequoia"]
     status, out, _ = run(*words, "--json")
-    assert status == cli.FORKED
+    assert status == compare_commands.FORKED
     result = json.loads(out)
     assert (result["forks"], result["prompts"], result["tokens"]) == (4, 2, 20)
     assert result["by_method"]["sequoia"]["forks"] == 2
@@ -433,7 +434,7 @@ def test_check_reports_forks(run, folder, monkeypatch):
     assert result["first_forks"][0] == first
     assert result["first_forks"][1]["gap"] is None
     status, out, _ = run(*words)
-    assert status == cli.FORKED
+    assert status == compare_commands.FORKED
     assert "sequoia: 2 forks on 2 prompts" in out
     assert "0.250000" in out
 
@@ -486,7 +487,7 @@ BAD = [
     ("measure --prompts {}/prompts.jsonl --out {}", "can't be written"),
     ("measure --prompts {}/prompts.jsonl --out {}/new.json --top-k 3", "--top-k can't be measured"),
     ("measure --prompts {}/prompts.jsonl --out {}/new.json --prompt-tokens 3", "'first' can't be cut to 3 tokens"),
-    ("plan {}/none.json", "none.json: No such file"),
+    ("plan {}/none.json", "none.json: No such file. jaxspec measure makes one"),
     ("plan {}/prompts.jsonl", "is not a profile"),
     ("plan {}/profile.json --max-size 0", "--max-size"),
     ("plan {}/profile.json --max 3", "unrecognized arguments: --max 3"),
@@ -529,7 +530,7 @@ def test_an_unknown_pair_and_a_pair_that_is_not_to_be_had(run, monkeypatch):
 
 def test_the_debug_variable_shows_the_traceback(run, monkeypatch):
     monkeypatch.setenv(cli.DEBUG_VARIABLE, "1")
-    with pytest.raises(ValueError, match="none.json: No such file"):
+    with pytest.raises(ValueError, match=r"none\.json: No such file"):
         run("plan", "none.json")
 
 

@@ -13,6 +13,7 @@ from jaxspec import decode, pairs, plan, prompts, tree
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 import ablation
+import noisy_pair
 import profile_shift
 import tables
 
@@ -52,7 +53,7 @@ def test_profile_shift_uses_every_tree_everywhere(folder, capsys):
 def test_ablation_measures_each_arm(folder, monkeypatch, capsys):
     out = folder / "ablation.json"
     words = ["--arms", "branches", "--prompts", str(folder / "first.jsonl"), "--num-prompts", "2", "--length", "3"]
-    words += ["--max-new-tokens", str(LIMIT), "--pair", str(folder), "--c", "4", "--out", str(out)]
+    words += ["--max-new-tokens", str(LIMIT), "--pair", str(folder), "--epsilon", "0.4", "--c", "4", "--out", str(out)]
     monkeypatch.setattr(ablation, "BRANCHES", (1, 3))
     monkeypatch.setattr(sys, "argv", ["ablation.py", *words])
     ablation.main()
@@ -65,15 +66,19 @@ def test_ablation_measures_each_arm(folder, monkeypatch, capsys):
     stats = decode.generate(decoder, pair.params, encoded, key=jax.random.key(0), max_new_tokens=LIMIT).stats
     assert arms[1]["tokens_per_round"] == pytest.approx(float(stats.total().tokens_per_round))
     assert arms[1]["rollback_path"] == pytest.approx(float(stats.total().rollback_path))
+    assert [(arm["max_branches"], arm["epsilon"]) for arm in arms] == [(1, 0.4), (3, 0.4)]
     assert arms[0]["simulated_flat_c4_1"] <= arms[0]["simulated_flat_c4_2"]  # a second device only helps
 
 
-def test_a_noisy_copy_agrees_with_its_target_the_less_the_more_noise_it_has(folder):
-    pair = pairs.load(folder)
-
-    def tokens_per_round(scale):
-        copy = ablation.noisy_copy(pair, scale, 0)
-        assert (copy.profiles, copy.heads) == ((), ())
+def test_a_noisy_pair_agrees_with_its_target_the_less_the_more_noise_it_has(folder, tmp_path, monkeypatch):
+    def tokens_per_round(noise):
+        out = tmp_path / f"noisy-{noise}"
+        words = ["--target", str(folder / "target"), "--noise", str(noise), "--out", str(out)]
+        monkeypatch.setattr(sys, "argv", ["noisy_pair.py", *words])
+        noisy_pair.main()
+        with pytest.raises(SystemExit, match="exists: name a new folder"):
+            noisy_pair.main()
+        copy = pairs.load(out)
         decoder = decode.speculative(copy.target, copy.draft, 2)
         stats = decode.generate(decoder, copy.params, [[1, 2]], key=jax.random.key(0), max_new_tokens=24).stats
         return float(stats.tokens_per_round[0])
@@ -86,13 +91,13 @@ def test_tables_have_a_row_for_each_arm_of_each_file(tmp_path):
     measured = {"tokens_per_round": 2.5, "mean_accepted_run": 1.625, "rollback_path": 0.8, "rollback_all": 0.9}
     times = {"simulated_flat_c8_1": 1.25, "simulated_flat_c8_2": 1.5, "simulated_machine_1": 0.75}
     arm = measured | times | {"simulated_machine_2": 1.0}
-    settings = {"max_branches": 6, "epsilon": 0.3}
+    setting = {"max_branches": 6, "epsilon": 0.3}
     for name, arms in (
         ("methods-qa-t0", ["SpS", "PEARL"]),
         ("specbranch-qa-t0", ["SpecBranch", "SpecBranch, confidence"]),
         ("methods-qa-t0.6", ["SpS"]),
     ):
-        result = {"settings": settings, "arms": [arm | {"arm": one} for one in arms]}
+        result = {"arms": [arm | {"arm": one} | (setting if "Branch" in one else {}) for one in arms]}
         (tmp_path / f"ablation-{name}.json").write_text(json.dumps(result))
     names = ("methods-qa-t0", "specbranch-qa-t0", "methods-qa-t0.6")
     cold, warm = tables.tables([tmp_path / f"ablation-{name}.json" for name in names]).split("### qa, T = ")[1:]
@@ -100,7 +105,7 @@ def test_tables_have_a_row_for_each_arm_of_each_file(tmp_path):
     assert lines[0] == ["0"]
     assert lines[2][-2:] == ["c = 8", "this machine"]
     assert lines[4] == ["SpS", "2.50", "1.62", "0.80", "0.90", "1.25 / 1.50", "0.75 / 1.00"]
-    wanted = ["SpS", "PEARL", "SpecBranch, k_max 6", "– confidence alone, ε 0.3, k_max 6"]
+    wanted = ["SpS", "PEARL", "SpecBranch, ε 0.3, k_max 6", "– confidence alone, ε 0.3, k_max 6"]
     assert [line[0] for line in lines[4:]] == wanted
     assert warm.startswith("0.6")
     assert warm.count("SpS") == 1

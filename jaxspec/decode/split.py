@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxspec import cache
 from jaxspec.base import Model, Output, Params
-from jaxspec.decode import batch, loop, stats
+from jaxspec.decode import batch, branch_counts, loop, stats
 from jaxspec.decode import state as states
 from jaxspec.decode.batch import Request
 from jaxspec.decode.branch import BranchDecoder
@@ -294,7 +294,7 @@ def _go_on(
         row, emitted, kept = decoder.emit(state.row, drafted, resolved, None)
         context = decoder.commit_draft(state, drafted.block, resolved, row)
         memory = decoder.go_on(params, row, drafted, resolved, evidence)
-        info = decoder.report(state, row, drafted, resolved, emitted, kept)
+        info = branch_counts.report(decoder, state, row, drafted, resolved, emitted, kept)
         return State(row, {"draft": context}, memory), stats.add(counts, info)
 
     return jax.vmap(one_row)(draft, drafted, resolved, evidence, counts)
