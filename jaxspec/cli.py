@@ -30,7 +30,7 @@ FAILED, INTERRUPTED = 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status: 0, a command's own, `FAILED` with a line on stderr, or `INTERRUPTED`."""
+    """Runs a command and returns its exit status: its own, `FAILED` with a line on stderr, or `INTERRUPTED`."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it advises to install torch
     try:
         words = sys.argv[1:] if argv is None else argv

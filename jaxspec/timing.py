@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec import cache, decode, sampling
-from jaxspec.base import Context, Model, Params
+from jaxspec.base import Context, Entries, Model, Params
 from jaxspec.decode import Decoder, Sampling
 from jaxspec.sampling import GREEDY
 
@@ -36,12 +36,13 @@ def step_times(
         repeats: Measurements of each size, after one that is thrown away.
         steps: Forwards of one measurement.
     """
-    context = Context(model.empty(capacity), jnp.int32(capacity // 2))
     times: dict[int, list[float]] = {size: [] for size in sizes}
     for repeat in range(repeats + 1):
         for size in sizes:
+            entries = jax.tree.map(jnp.copy, model.empty(capacity))  # arrays of their own, to be donated
+            entries, length = jax.block_until_ready((entries, jnp.int32(capacity // 2)))
             start = time.perf_counter()
-            jax.block_until_ready(_steps(model, params, context, size, steps))
+            jax.block_until_ready(_steps(model, params, entries, length, size, steps))
             if repeat:
                 times[size].append((time.perf_counter() - start) / steps * 1000)
     return {size: statistics.median(values) for size, values in times.items()}
@@ -98,11 +99,16 @@ def round_time(
     return statistics.median(differences) / (rounds[long] - rounds[short]) * 1000
 
 
-@functools.partial(jax.jit, static_argnames=("model", "size"))
-def _steps(model: Model, params: Params, context: Context, size: int, steps: int) -> jax.Array:
-    """`[1, size]` tokens after some forwards over `size` tokens, vmapped over one row as the loop runs them."""
+@functools.partial(jax.jit, static_argnames=("model", "size"), donate_argnames="entries")
+def _steps(
+    model: Model, params: Params, entries: Entries, length: jax.Array, size: int, steps: int
+) -> tuple[Entries, jax.Array]:
+    """The context's entries and `[size]` tokens after some forwards over `size` tokens.
+
+    Vmapped over one row as the loop runs them, and donated as there: a copy of the context would be timed as well.
+    """
     mask = jnp.tril(jnp.ones((size, size), bool))
-    positions = context.length + jnp.arange(size, dtype=jnp.int32)
+    positions = length + jnp.arange(size, dtype=jnp.int32)
 
     def step(_: jax.Array, carry: tuple[Context, jax.Array]) -> tuple[Context, jax.Array]:
         context, tokens = carry
@@ -111,7 +117,8 @@ def _steps(model: Model, params: Params, context: Context, size: int, steps: int
         nothing = jnp.zeros((), jnp.int32)
         return cache.commit(model, context, output.block, nothing, anchor=tokens[0]), tokens
 
-    def one_row(context: Context) -> jax.Array:
-        return jax.lax.fori_loop(0, steps, step, (context, jnp.zeros(size, jnp.int32)))[1]
+    def one_row(entries: Entries) -> tuple[Context, jax.Array]:
+        return jax.lax.fori_loop(0, steps, step, (Context(entries, length), jnp.zeros(size, jnp.int32)))
 
-    return jax.vmap(one_row)(jax.tree.map(lambda leaf: leaf[None], context))
+    context, tokens = jax.vmap(one_row)(jax.tree.map(lambda leaf: leaf[None], entries))
+    return jax.tree.map(lambda leaf: leaf[0], context.entries), tokens[0]
