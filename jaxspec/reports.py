@@ -160,7 +160,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def print_profile(profile: Profile, path: str) -> None:
-    """The acceptance by rank and depth with its standard errors, and the step times."""
+    """The acceptance by rank and depth with its standard errors, the confidence's in one line, and the step times."""
     console = results_console()
     values = np.atleast_2d(profile.acceptance)
     errors = np.atleast_2d(profile.standard_errors if profile.standard_errors is not None else np.zeros_like(values))
@@ -176,6 +176,12 @@ def print_profile(profile: Profile, path: str) -> None:
         if numbers is not None:
             table.add_row(name, *(f"{number:.{digits}f}" for number in np.atleast_1d(numbers)), style="dim")
     console.print(table)
+    if profile.calibration is not None:
+        shares, accepted = np.moveaxis(np.asarray(profile.calibration), -1, 0)
+        fresh, other = (shares * accepted).sum(1)
+        console.print(
+            f"accepted of a chain: {fresh:.3f} right behind a rejection, {other:.3f} elsewhere", highlight=False
+        )
     times = Table(title="Milliseconds of one forward")
     times.add_column("tokens", justify="right")
     sizes = sorted({*profile.verify_ms, *profile.draft_ms})

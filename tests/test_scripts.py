@@ -1,10 +1,12 @@
 """Scripts that decode, on a tiny pair: what they write is what the library says of the same runs."""
 
+import argparse
 import json
 import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import tiny_pair
 
@@ -14,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 import ablation
 import noisy_pair
+import product_forms
 import profile_shift
 import tables
 
@@ -85,6 +88,22 @@ def test_a_noisy_pair_agrees_with_its_target_the_less_the_more_noise_it_has(fold
 
     assert tokens_per_round(0.0) == 3.0
     assert tokens_per_round(2.0) < 2.5
+
+
+def test_predictions_need_the_acceptance_by_rank(folder):
+    options = argparse.Namespace(temperature=0.0)
+    with pytest.raises(SystemExit, match="has no profile"):
+        ablation.predict([], pairs.load(folder), [[1, 2]], options)
+
+
+@pytest.mark.parametrize("name", product_forms.FORMS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_every_form_of_a_product_gives_it(name, n):
+    form = product_forms.FORMS[name]
+    weight = jax.random.normal(jax.random.key(0), (2 * product_forms.BLOCK, 5))
+    x = jax.random.normal(jax.random.key(1), (n, 5))
+    found = form.multiply(form.store(weight), x if form.features else x.T)
+    np.testing.assert_allclose(found if form.features else found.T, x @ weight.T, rtol=1e-5, atol=1e-5)
 
 
 def test_tables_have_a_row_for_each_arm_of_each_file(tmp_path):
