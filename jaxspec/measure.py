@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -136,7 +137,7 @@ def overhead(
         profile: Acceptance, step times and temperatures; an overhead in it is not read.
         prompt: Token ids.
         key: The key is consumed.
-        repeats: As for `timing.round_time`.
+        repeats: As for `timing.round_times`.
     """
     planned = plan.best(dataclasses.replace(profile, overhead_ms=0.0))
     short, long = timing.ROUND_TOKENS
@@ -147,21 +148,19 @@ def overhead(
         return 0.0
     decoder = decode.sequoia(target, draft, planned.tree)
     capacity = max(timing.CAPACITY, cache.bucket(len(prompt) + long + decoder.max_emitted))
-    measured, plain = (
-        timing.round_time(
-            one,
-            params,
-            prompt,
-            key=key,
-            num_tokens=(short, long),
-            capacity=capacity,
-            sampling=Sampling(profile.temperature),
-            draft_temperature=profile.draft_temperature,
-            repeats=repeats,
-        )
-        for one in (decoder, decode.autoregressive(target))
+    trees, plain = timing.round_times(
+        (decoder, decode.autoregressive(target)),
+        params,
+        prompt,
+        key=key,
+        num_tokens=(short, long),
+        capacity=capacity,
+        sampling=Sampling(profile.temperature),
+        draft_temperature=profile.draft_temperature,
+        repeats=repeats,
     )
-    return max(0.0, measured - planned.round_ms - (plain - profile.verify_time(1)))
+    beyond = statistics.median(tree - one for tree, one in zip(trees, plain, strict=True))
+    return max(0.0, beyond - (planned.round_ms - profile.verify_time(1)))
 
 
 def profile(

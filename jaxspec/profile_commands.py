@@ -33,7 +33,7 @@ def _add_measure(commands: Any) -> None:
         commands,
         _measure,
         "measure",
-        "Measure a pair's acceptance by child rank and depth, its draft's confidence and its step times into a profile.",
+        "Measure a pair's acceptance by child rank and depth, its draft's confidence and step times into a profile.",
         "--json prints the profile as it is written.\n\n"
         "example: jaxspec measure --prompts gsm8k.jsonl --num-prompts 50 --out profile.json",
     )

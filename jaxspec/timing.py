@@ -60,12 +60,40 @@ def round_time(
     draft_temperature: float | None = None,
     repeats: int = 5,
 ) -> float:
-    """Milliseconds of one whole round, by the difference of a long and a short generation.
+    """Milliseconds of one whole round, the median of `round_times`, whose arguments it has."""
+    [times] = round_times(
+        (decoder,),
+        params,
+        prompt,
+        key=key,
+        num_tokens=num_tokens,
+        capacity=capacity,
+        sampling=sampling,
+        draft_temperature=draft_temperature,
+        repeats=repeats,
+    )
+    return statistics.median(times)
 
-    What both have in common, the reading of the prompt and the call itself, cancels out.
+
+def round_times(
+    decoders: Sequence[Decoder],
+    params: dict[str, Params],
+    prompt: Sequence[int],
+    *,
+    key: jax.Array,
+    num_tokens: tuple[int, int] = ROUND_TOKENS,
+    capacity: int = CAPACITY,
+    sampling: Sampling = GREEDY,
+    draft_temperature: float | None = None,
+    repeats: int = 5,
+) -> list[list[float]]:
+    """For each decoder the milliseconds of one whole round, `repeats` times, by the difference of two generations.
+
+    What a long and a short one have in common, the reading of the prompt and the call itself, cancels out. The decoders
+    take turns, so that what one repeat has of them is of one moment of the machine.
 
     Args:
-        decoder: The method.
+        decoders: The methods.
         params: Parameters by model name.
         prompt: Token ids.
         key: The key is consumed.
@@ -73,30 +101,31 @@ def round_time(
         capacity: Slots of both, which the long one must fit into.
         sampling: As for `decode.generate`.
         draft_temperature: As for `decode.generate`.
-        repeats: Pairs of generations, after one that is thrown away; the median is returned.
+        repeats: Pairs of generations of each decoder, after one that is thrown away.
     """
-    seconds: list[dict[int, float]] = []
-    rounds: dict[int, int] = {}
-    for _ in range(repeats + 1):
-        seconds.append({})
-        for limit in num_tokens:
-            start = time.perf_counter()
-            generation = decode.generate(
-                decoder,
-                params,
-                [prompt],
-                key=key,
-                max_new_tokens=limit,
-                sampling=sampling,
-                draft_temperature=draft_temperature,
-                logprobs=False,
-                first_capacity=capacity,
-            )
-            seconds[-1][limit] = time.perf_counter() - start
-            rounds[limit] = int(generation.stats.rounds[0])
-    short, long = num_tokens
-    differences = [times[long] - times[short] for times in seconds[1:]]
-    return statistics.median(differences) / (rounds[long] - rounds[short]) * 1000
+
+    def generation(decoder: Decoder, limit: int) -> tuple[float, int]:
+        start = time.perf_counter()
+        found = decode.generate(
+            decoder,
+            params,
+            [prompt],
+            key=key,
+            max_new_tokens=limit,
+            sampling=sampling,
+            draft_temperature=draft_temperature,
+            logprobs=False,
+            first_capacity=capacity,
+        )
+        return time.perf_counter() - start, int(found.stats.rounds[0])
+
+    times: list[list[float]] = [[] for _ in decoders]
+    for repeat in range(repeats + 1):
+        for decoder, own in zip(decoders, times, strict=True):
+            (short, few), (long, many) = (generation(decoder, limit) for limit in num_tokens)
+            if repeat:
+                own.append((long - short) / (many - few) * 1000)
+    return times
 
 
 @functools.partial(jax.jit, static_argnames=("model", "size"), donate_argnames="entries")

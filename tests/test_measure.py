@@ -110,11 +110,13 @@ def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_r
     rounds = {1: 12.0, 3: 21.0}  # milliseconds by the size of the tree
     asked = []
 
-    def round_time(decoder, params, prompt, **options):
+    def round_times(decoders, params, prompt, **options):
         asked.append(options["num_tokens"])
-        return rounds[decoder.tree.size if hasattr(decoder, "tree") else 1]
+        moments = (0.0, 2.0, 40.0)  # slow ones meet both
+        sizes = [decoder.tree.size if hasattr(decoder, "tree") else 1 for decoder in decoders]
+        return [[rounds[size] + slow for slow in moments] for size in sizes]
 
-    monkeypatch.setattr(timing, "round_time", round_time)
+    monkeypatch.setattr(timing, "round_times", round_times)
     profile = Profile(acceptance=((0.9,), (0.9,)), verify_ms={1: 10.0, 3: 14.0}, draft_ms={1: 1.0}, overhead_ms=50.0)
     assert plan.predict(tree.chain(2), profile).round_ms == pytest.approx(66.0)
 
