@@ -68,7 +68,7 @@ def rank(profile: Profile, max_length: int = MAX_LENGTH, max_branches: int = MAX
         found.append(_of_plan(tree))
     lengths = range(1, _longest(profile, max_length) + 1)
     found.append(max(_pearls(profile, lengths), key=_on_two_devices))
-    if np.atleast_2d(profile.acceptance).shape[1] > 1:
+    if max_branches > 1 and np.atleast_2d(profile.acceptance).shape[1] > 1:
         branches = _branches(profile, lengths, range(2, max_branches + 1))
         found.append(max(branches, key=_on_two_devices))
     return tuple(sorted(found, key=_on_one_device, reverse=True))

@@ -71,6 +71,7 @@ def test_an_acceptance_by_depth_is_averaged_for_overlap():
 
 def test_one_rank_has_no_branches():
     assert "specbranch" not in by_method(profile(acceptance=(0.5,)))
+    assert "specbranch" not in by_method(profile(), max_branches=1)
 
 
 def test_a_tree_is_stated():
