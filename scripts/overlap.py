@@ -7,7 +7,8 @@ For plain decoding, a chain, PEARL and SpecBranch, with and without the draft st
 of it, else by confidence), ms a token and speedup over plain decoding:
 
     measured    fused on one device; split on two virtual CPU devices, which share the cores. With --one-thread each of
-                them computes with one thread, so that on two cores or more they are like two devices of their own
+                them computes with one thread, so that on two cores or more they are like two devices of their own; it
+                binds Eigen's products only: where jax takes YNNPACK's (0.10 on an AMD EPYC does) nothing changes
     simulated   from this machine's step times: on one device, to compare with fused, and on two, to compare with split
     flat        from a GPU-like table whose target step takes c draft steps up to 64 tokens, on two devices, and once
                 more with the draft forwards that the papers count
