@@ -7,17 +7,16 @@ kinds differ, since a rejection is where the draft's text had gone wrong. `branc
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import hrad, hrad_rounds
-from jaxspec.base import Model, Params, Progress
-from jaxspec.decode import Info, Sampling, State
+from jaxspec.base import Model, Params
+from jaxspec.decode import Info, State
 from jaxspec.decode.branch import BranchDecoder
-from jaxspec.sampling import GREEDY
 
 LENGTH = 8
 """Tokens of the continuations that are looked at."""
@@ -31,14 +30,8 @@ def measured(
     params: dict[str, Params],
     prompts: Sequence[Sequence[int]],
     *,
-    key: jax.Array,
-    max_new_tokens: int,
-    sampling: Sampling = GREEDY,
-    draft_temperature: float | None = None,
-    stop_ids: Sequence[int] = (),
-    batch_size: int = 1,
     steps: int = STEPS,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> np.ndarray | None:
     """`[2, steps, 2]` calibration of a draft, by PEARL's rounds; None where they had no tokens of one of the kinds.
 
@@ -50,33 +43,16 @@ def measured(
         draft: The draft.
         params: `{"target": …, "draft": …}`.
         prompts: Lists of token ids.
-        key: The key is consumed.
-        max_new_tokens: New tokens of each prompt.
-        sampling: As for `decode.generate`.
-        draft_temperature: As for `decode.generate`.
-        stop_ids: Token ids that end a text.
-        batch_size: Prompts decoded side by side.
         steps: n.
-        progress: Told after each round how many prompts are done.
+        **options: Of `hrad_rounds.observed`; `key`, which is consumed, and `max_new_tokens` must be among them.
 
     Raises:
         ValueError: No prompts, a batch size below 1, or anything that `decode.generate` refuses.
     """
     decoder = BranchDecoder(target, draft, LENGTH, 1, cut=hrad.Confidence(0.0))  # which cuts nothing
     tested, accepted = np.zeros((2, 2, steps))
-    for before, after, _, is_own in hrad_rounds.observed(
-        decoder,
-        params,
-        prompts,
-        functools.partial(_observe, decoder),
-        key=key,
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        draft_temperature=draft_temperature,
-        stop_ids=stop_ids,
-        batch_size=batch_size,
-        progress=progress,
-    ):
+    observe = functools.partial(_observe, decoder)
+    for before, after, _, is_own in hrad_rounds.observed(decoder, params, prompts, observe, **options):
         places = np.arange(LENGTH)
         step = np.minimum((before.confidence * steps).astype(int), steps - 1)
         is_tested = (places <= np.minimum(after.num_stand, before.num_pending)[:, None]) & after.is_judged[:, None]
