@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -127,8 +126,9 @@ def overhead(
 ) -> float:
     """Milliseconds that a round of the profile's plan costs beyond its forwards: what `Profile.overhead_ms` holds.
 
-    A plain round's own excess is taken off, since a speedup is over plain rounds. It is 0 where the plan is plain
-    decoding, where the target has no positions for so many tokens, and where the noise leaves less than nothing.
+    A plain round's own excess is taken off, since a speedup is over plain rounds. Rounds and forwards are measured in
+    turns, since a difference of times of different moments would be noise. It is 0 where the plan is plain decoding,
+    where the target has no positions for so many tokens, and where the noise leaves less than nothing.
 
     Args:
         target: The target.
@@ -137,30 +137,38 @@ def overhead(
         profile: Acceptance, step times and temperatures; an overhead in it is not read.
         prompt: Token ids.
         key: The key is consumed.
-        repeats: As for `timing.round_times`.
+        repeats: Measurements of each round and each forward.
     """
-    planned = plan.best(dataclasses.replace(profile, overhead_ms=0.0))
+    tree = plan.best(dataclasses.replace(profile, overhead_ms=0.0)).tree
     short, long = timing.ROUND_TOKENS
     limit = getattr(target, "max_length", None)
     if limit is not None:
         long = min(long, limit - len(prompt))
-    if planned.tree.size == 1 or long < 2 * short:
+    if tree.size == 1 or long < 2 * short:
         return 0.0
-    decoder = decode.sequoia(target, draft, planned.tree)
+    decoder = decode.sequoia(target, draft, tree)
     capacity = max(timing.CAPACITY, cache.bucket(len(prompt) + long + decoder.max_emitted))
-    trees, plain = timing.round_times(
-        (decoder, decode.autoregressive(target)),
-        params,
-        prompt,
-        key=key,
-        num_tokens=(short, long),
-        capacity=capacity,
-        sampling=Sampling(profile.temperature),
-        draft_temperature=profile.draft_temperature,
-        repeats=repeats,
-    )
-    beyond = statistics.median(tree - one for tree, one in zip(trees, plain, strict=True))
-    return max(0.0, beyond - (planned.round_ms - profile.verify_time(1)))
+    timed: dict[Any, timing.Timed] = {
+        method: timing.timed_round(
+            method,
+            params,
+            prompt,
+            key=key,
+            num_tokens=(short, long),
+            capacity=capacity,
+            sampling=Sampling(profile.temperature),
+            draft_temperature=profile.draft_temperature,
+        )
+        for method in (decoder, decode.autoregressive(target))
+    }
+    steps = {"target": (1, tree.size), "draft": sorted(set(tree.level_widths))}
+    for role, model in (("target", target), ("draft", draft)):
+        for size in steps[role]:
+            timed[role, size] = timing.timed_step(model, params[role], size, capacity=capacity)
+    times = {name: np.array(found) for name, found in timing.in_turns(timed, repeats).items()}
+    beyond = times[decoder] - times["target", tree.size] - sum(times["draft", width] for width in tree.level_widths)
+    plain = times[decode.autoregressive(target)] - times["target", 1]
+    return max(0.0, float(np.median(beyond - plain)))
 
 
 def profile(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,6 +26,7 @@ from jaxspec.networks import (
     early_exit,
     early_exit_params,
     reduce_vocabulary,
+    with_blocks,
     with_features,
 )
 from jaxspec.profiles import Profile
@@ -33,6 +35,9 @@ __all__ = ["DEFAULT", "Pair", "Trimmed", "Unavailable", "early_exit", "early_exi
 
 DRAFT_LAYERS = 6
 """Layers of the default pair's draft, its target's own first ones. Untrained, it is rarely right: plumbing only."""
+
+BLOCKS_LIMIT = 2 << 30
+"""Bytes of a model's weights up to which it gets blocks by itself."""
 
 PAIRS: dict[str, dict[str, Any]] = {DEFAULT: {"target": DEFAULT, "draft": {"early_exit": DRAFT_LAYERS}}}
 """The pairs that are known by name, written as in a `pair.json`."""
@@ -129,7 +134,8 @@ def load(
         dtype: Of both models' parameters.
         draft_layers: Where given, the draft is the target's first so many layers, whatever the pair says.
         **options: Further fields of `networks.Transformer`, for both models. Without `num_features` a target with
-            heads has those that they read.
+            heads has those that they read. Without `blocks` a model has them where they pay: on a CPU, in float32, up
+            to `BLOCKS_LIMIT`; its weights are then in memory twice.
 
     Raises:
         ValueError: Neither a name nor a pair's folder, or models or heads that don't make a pair.
@@ -179,7 +185,7 @@ def pair(
         target: A folder, a `.gguf` file, a hub id or a name of `fetching.SOURCES`.
         draft: The same.
         dtype: Of both models' parameters.
-        **options: Further fields of `networks.Transformer`, for both models.
+        **options: Further fields of `networks.Transformer`, for both models; without `blocks` as in `load`.
 
     Raises:
         ValueError: A model can't be read, or the vocabularies differ.
@@ -213,7 +219,16 @@ def _read(path: str | Path, source: str, dtype: Any, options: dict[str, Any], to
                 f"{source} has no tokenizer that can be read. Both models of a pair need theirs, so that they can be "
                 f"compared: put its files into the folder, for a draft those of its target. {error}"
             ) from error
-    return _Loaded(*networks.load(path, jnp.dtype(dtype).name, **options), tokenizer, source)
+    model, params = networks.load(path, jnp.dtype(dtype).name, **options)
+    if "blocks" not in options and _blocks_pay(model, params):
+        model, params = with_blocks(model, params)
+    return _Loaded(model, params, tokenizer, source)
+
+
+def _blocks_pay(model: Transformer, params: Params) -> bool:
+    is_plain = model.columns and not model.scan_layers and model.dtype == "float32"
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    return is_plain and jax.default_backend() == "cpu" and size <= BLOCKS_LIMIT
 
 
 def _has_tokenizer(folder: Path) -> bool:

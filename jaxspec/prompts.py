@@ -55,7 +55,9 @@ def read(path: str | os.PathLike[str], limit: int | None = None) -> list[Prompt]
                 break
             prompts.append(_parse(line, place))
     except OSError as error:
-        raise ValueError(f"the prompts file {path} can't be read: {error.strerror}") from error
+        raise ValueError(
+            f"the prompts file {path} can't be read: {error.strerror}; give a file of JSON lines: in each {_KINDS}"
+        ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"the prompts file {path} is not UTF-8 text: JSON lines are expected ({error})") from error
     if not prompts:

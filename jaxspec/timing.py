@@ -3,7 +3,8 @@
 import functools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +21,30 @@ ROUND_TOKENS = (16, 96)
 """New tokens of the short and of the long generation that a round is timed by."""
 
 
+Timed = Callable[[], float]
+"""One measurement: does what it is of once, and gives its milliseconds."""
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def in_turns(timed: Mapping[Name, Timed], repeats: int) -> dict[Name, list[float]]:
+    """`repeats` measurements of each, after one that is thrown away.
+
+    They take turns, so that what one repeat has of them is of one moment of the machine.
+    """
+    times: dict[Name, list[float]] = {name: [] for name in timed}
+    for repeat in range(repeats + 1):
+        for name, once in timed.items():
+            found = once()
+            if repeat:
+                times[name].append(found)
+    return times
+
+
 def step_times(
     model: Model, params: Params, sizes: Sequence[int], *, capacity: int = CAPACITY, repeats: int = 7, steps: int = 8
 ) -> dict[int, float]:
-    """Milliseconds of one forward over n tokens, with the arg-max of each, for each n of `sizes`.
-
-    Each time is the median over `repeats` of a compiled loop of `steps` forwards, each waiting for the one before; the
-    sizes take turns, so that a slow moment of the machine meets all of them.
+    """Milliseconds of one forward over n tokens, for each n of `sizes`: medians of `timed_step`, in turns.
 
     Args:
         model: Target or draft.
@@ -36,19 +54,35 @@ def step_times(
         repeats: Measurements of each size, after one that is thrown away.
         steps: Forwards of one measurement.
     """
-    times: dict[int, list[float]] = {size: [] for size in sizes}
-    for repeat in range(repeats + 1):
-        for size in sizes:
-            entries = jax.tree.map(jnp.copy, model.empty(capacity))  # arrays of their own, to be donated
-            entries, length = jax.block_until_ready((entries, jnp.int32(capacity // 2)))
-            start = time.perf_counter()
-            jax.block_until_ready(_steps(model, params, entries, length, size, steps))
-            if repeat:
-                times[size].append((time.perf_counter() - start) / steps * 1000)
-    return {size: statistics.median(values) for size, values in times.items()}
+    timed = {size: timed_step(model, params, size, capacity=capacity, steps=steps) for size in sizes}
+    return {size: statistics.median(times) for size, times in in_turns(timed, repeats).items()}
+
+
+def timed_step(model: Model, params: Params, size: int, *, capacity: int = CAPACITY, steps: int = 8) -> Timed:
+    """One forward over `size` tokens, with the arg-max of each: a compiled loop of forwards that wait for one another.
+
+    Arguments are those of `step_times`.
+    """
+
+    def once() -> float:
+        entries = jax.tree.map(jnp.copy, model.empty(capacity))  # arrays of their own, to be donated
+        entries, length = jax.block_until_ready((entries, jnp.int32(capacity // 2)))
+        start = time.perf_counter()
+        jax.block_until_ready(_steps(model, params, entries, length, size, steps))
+        return (time.perf_counter() - start) / steps * 1000
+
+    return once
 
 
 def round_time(
+    decoder: Decoder, params: dict[str, Params], prompt: Sequence[int], *, repeats: int = 5, **options: Any
+) -> float:
+    """Milliseconds of one whole round, the median of `repeats` times `timed_round`, whose other arguments it has."""
+    [times] = in_turns({0: timed_round(decoder, params, prompt, **options)}, repeats).values()
+    return statistics.median(times)
+
+
+def timed_round(
     decoder: Decoder,
     params: dict[str, Params],
     prompt: Sequence[int],
@@ -58,42 +92,13 @@ def round_time(
     capacity: int = CAPACITY,
     sampling: Sampling = GREEDY,
     draft_temperature: float | None = None,
-    repeats: int = 5,
-) -> float:
-    """Milliseconds of one whole round, the median of `round_times`, whose arguments it has."""
-    [times] = round_times(
-        (decoder,),
-        params,
-        prompt,
-        key=key,
-        num_tokens=num_tokens,
-        capacity=capacity,
-        sampling=sampling,
-        draft_temperature=draft_temperature,
-        repeats=repeats,
-    )
-    return statistics.median(times)
+) -> Timed:
+    """One whole round, by the difference of two generations.
 
-
-def round_times(
-    decoders: Sequence[Decoder],
-    params: dict[str, Params],
-    prompt: Sequence[int],
-    *,
-    key: jax.Array,
-    num_tokens: tuple[int, int] = ROUND_TOKENS,
-    capacity: int = CAPACITY,
-    sampling: Sampling = GREEDY,
-    draft_temperature: float | None = None,
-    repeats: int = 5,
-) -> list[list[float]]:
-    """For each decoder the milliseconds of one whole round, `repeats` times, by the difference of two generations.
-
-    What a long and a short one have in common, the reading of the prompt and the call itself, cancels out. The decoders
-    take turns, so that what one repeat has of them is of one moment of the machine.
+    What a long and a short one have in common, the reading of the prompt and the call itself, cancels out.
 
     Args:
-        decoders: The methods.
+        decoder: The method.
         params: Parameters by model name.
         prompt: Token ids.
         key: The key is consumed.
@@ -101,10 +106,9 @@ def round_times(
         capacity: Slots of both, which the long one must fit into.
         sampling: As for `decode.generate`.
         draft_temperature: As for `decode.generate`.
-        repeats: Pairs of generations of each decoder, after one that is thrown away.
     """
 
-    def generation(decoder: Decoder, limit: int) -> tuple[float, int]:
+    def generation(limit: int) -> tuple[float, int]:
         start = time.perf_counter()
         found = decode.generate(
             decoder,
@@ -119,13 +123,11 @@ def round_times(
         )
         return time.perf_counter() - start, int(found.stats.rounds[0])
 
-    times: list[list[float]] = [[] for _ in decoders]
-    for repeat in range(repeats + 1):
-        for decoder, own in zip(decoders, times, strict=True):
-            (short, few), (long, many) = (generation(decoder, limit) for limit in num_tokens)
-            if repeat:
-                own.append((long - short) / (many - few) * 1000)
-    return times
+    def once() -> float:
+        (short, few), (long, many) = map(generation, num_tokens)
+        return (long - short) / (many - few) * 1000
+
+    return once
 
 
 @functools.partial(jax.jit, static_argnames=("model", "size"), donate_argnames="entries")

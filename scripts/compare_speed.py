@@ -55,7 +55,7 @@ def bandwidth() -> dict[str, float]:
 
 def plain(pair: pairs.Pair, rate: float) -> dict[str, float]:
     """Milliseconds of a plain token at capacity 512, and the floor that reading the weights sets."""
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(pair.params["target"]))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(pair.target.shapes())) * 4
     floor = weights / rate / 1e6
     prompt = pair.encode(PROMPTS[0])
     token = timing.round_time(decode.autoregressive(pair.target), pair.params, prompt, key=jax.random.key(0))

@@ -1,14 +1,14 @@
 """The products of one forward, without attention, in several forms, by the number of tokens: milliseconds.
 
-    python scripts/product_forms.py [--pair smollm2-135m] [--tokens 1,2,4,8,16,32] [--out products.json]
+    python scripts/product_forms.py [--pair smollm2-135m] [--tokens 1,2,3,4,5,6,8,12,16,32] [--out products.json]
 
 Random weights in the shapes of the pair's target, its head included. The forms take turns, so that a slow moment of the
 machine meets all of them.
 
-    columns     W [out, in] times x [in, n]: what the library runs on a CPU
+    library     what the library runs on a CPU (jaxspec.networks.products): blocks up to 5 tokens, then filled columns
+    columns     W [out, in] times x [in, n]
     rows        x [n, in] times W [in, out]
-    blocks      x [n, in] times each of W's blocks [in, 64], as one batch: a block is small enough to be multiplied
-                without being packed
+    blocks      x [n, in] times each of W's blocks [in, 64], as one batch
     row blocks  W's blocks [64, in] times x, as one batch: the same for one token, without another storage
 
 The head is in columns in all of them.
@@ -26,27 +26,22 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxspec import pairs, reports
-
-BLOCK = 64
+from jaxspec.networks import products
+from jaxspec.networks.products import BLOCK
 
 
 class Form(NamedTuple):
     """How a product is stored and computed.
 
     Attributes:
-        store: What becomes of a weight `[out, in]`.
+        store: What becomes of a weight `[out, in]`: one array, or several.
         multiply: The product of what is stored with `[n, in]` rows or `[in, n]` columns, which it gives again.
         features: The axis that the features lie on: 1 in rows, 0 in columns.
     """
 
-    store: Callable[[jax.Array], jax.Array]
-    multiply: Callable[[jax.Array, jax.Array], jax.Array]
+    store: Callable[[jax.Array], Any]
+    multiply: Callable[[Any, jax.Array], jax.Array]
     features: int
-
-
-def blocks(weight: jax.Array) -> jax.Array:
-    """`[out / 64, in, 64]` from `[out, in]`."""
-    return weight.reshape(-1, BLOCK, weight.shape[1]).swapaxes(1, 2)
 
 
 def by_blocks(stored: jax.Array, x: jax.Array) -> jax.Array:
@@ -62,9 +57,12 @@ def by_row_blocks(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 
 FORMS = {
+    "library": Form(
+        lambda weight: (weight, products.blocks_of(weight)), lambda stored, x: products.multiply(*stored, x), 0
+    ),
     "columns": Form(lambda weight: weight, lambda stored, x: stored @ x, 0),
     "rows": Form(lambda weight: weight.T, lambda stored, x: x @ stored, 1),
-    "blocks": Form(blocks, by_blocks, 1),
+    "blocks": Form(products.blocks_of, by_blocks, 1),
     "row blocks": Form(lambda weight: weight, by_row_blocks, 0),
 }
 
@@ -83,7 +81,7 @@ def shapes_of(pair: pairs.Pair) -> tuple[int, dict[str, tuple[int, int]], tuple[
     return config.num_layers, layer, (config.vocab_size, width)
 
 
-def forward(form: Form, layers: list[dict[str, jax.Array]], head: jax.Array, x: jax.Array) -> jax.Array:
+def forward(form: Form, layers: list[dict[str, Any]], head: jax.Array, x: jax.Array) -> jax.Array:
     """A number that needs every product. What stands for attention only joins queries, keys and values."""
     for weights in layers:
         q, k, v = (form.multiply(weights[name], x) for name in "qkv")
@@ -129,7 +127,7 @@ def main() -> None:
     """Prints the table and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", default=pairs.DEFAULT)
-    parser.add_argument("--tokens", default="1,2,4,8,16,32", help="default %(default)s")
+    parser.add_argument("--tokens", default="1,2,3,4,5,6,8,12,16,32", help="default %(default)s")
     parser.add_argument("--repeats", type=int, default=15, help="default %(default)s")
     parser.add_argument("--out", help="JSON to write")
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 """Measuring: acceptance by depth and rank against its exact value, step times, and a profile from both."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -107,21 +108,27 @@ def test_profile_plans(tmp_path):
 
 
 def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_round(monkeypatch):
-    rounds = {1: 12.0, 3: 21.0}  # milliseconds by the size of the tree
+    rounds, steps = {1: 12.0, 3: 21.0}, {1: 10.0, 3: 14.0}  # milliseconds by the number of tokens; a draft step takes 1
     asked = []
 
-    def round_times(decoders, params, prompt, **options):
-        asked.append(options["num_tokens"])
-        moments = (0.0, 2.0, 40.0)  # slow ones meet both
-        sizes = [decoder.tree.size if hasattr(decoder, "tree") else 1 for decoder in decoders]
-        return [[rounds[size] + slow for slow in moments] for size in sizes]
+    def slowly(milliseconds):
+        moments = itertools.count()  # the third is a slow one, which meets everything that is measured then
+        return lambda: milliseconds * (5 if next(moments) == 2 else 1)
 
-    monkeypatch.setattr(timing, "round_times", round_times)
+    def timed_round(decoder, params, prompt, **options):
+        asked.append(options["num_tokens"])
+        return slowly(rounds[decoder.tree.size if hasattr(decoder, "tree") else 1])
+
+    def timed_step(model, params, size, **options):
+        return slowly(steps[size] if model.vocab_size == 4 else 1.0)
+
+    monkeypatch.setattr(timing, "timed_round", timed_round)
+    monkeypatch.setattr(timing, "timed_step", timed_step)
     profile = Profile(acceptance=((0.9,), (0.9,)), verify_ms={1: 10.0, 3: 14.0}, draft_ms={1: 1.0}, overhead_ms=50.0)
     assert plan.predict(tree.chain(2), profile).round_ms == pytest.approx(66.0)
 
     def overhead(profile, model=MODEL):
-        return measure.overhead(model, MODEL, PARAMS, profile, [0], key=KEY)
+        return measure.overhead(model, TableLM(5), PARAMS, profile, [0], key=KEY)
 
     assert overhead(profile) == pytest.approx((21.0 - 16.0) - (12.0 - 10.0))
     assert set(asked) == {timing.ROUND_TOKENS}

@@ -197,7 +197,7 @@ def test_a_folder_is_a_pair(tmp_path, monkeypatch):
     (folder / "pair.json").write_text(json.dumps(entries))
     loaded = pairs.load(folder)
     assert (loaded.name, loaded.description, loaded.profile) == ("tiny", "two toys", profile)
-    assert loaded.target == target
+    assert dataclasses.replace(loaded.target, blocks=False) == target
     assert loaded.draft.config.num_layers == 1
     assert loaded.stop_ids == (0, 3)  # 99 is no token
     jax.tree.map(np.testing.assert_array_equal, loaded.params["target"], params)
@@ -295,6 +295,24 @@ def logits(model, params) -> jax.Array:
     context = Context(model.empty(4), jnp.zeros((), jnp.int32))
     mask = jnp.tril(jnp.ones((3, 3), bool))
     return model.apply(params, tokens, jnp.arange(3), context, model.empty(3), 0, mask).logits
+
+
+def test_models_have_blocks_where_they_pay(tmp_path, monkeypatch):
+    make_folder(tmp_path / "model", 64, make_tokenizer(64))
+
+    def has_blocks(**options):
+        models = pairs.pair(tmp_path / "model", tmp_path / "model", **options)
+        held = "blocks" in models.params["draft"]["lm_head"]
+        assert models.target.blocks == models.draft.blocks == held
+        return held
+
+    assert has_blocks() == (jax.default_backend() == "cpu")
+    assert has_blocks(blocks=True)
+    assert not has_blocks(blocks=False)
+    assert not has_blocks(dtype="bfloat16")
+    assert not has_blocks(columns=False)
+    monkeypatch.setattr(pairs, "BLOCKS_LIMIT", 1000)
+    assert not has_blocks()
 
 
 def test_early_exit_shares_the_arrays_and_is_a_model_with_those_layers(tmp_path):

@@ -2,7 +2,14 @@
 
 from jaxspec.networks.config import Llama3RopeScaling, TransformerConfig, from_hugging_face
 from jaxspec.networks.copying import Copying
-from jaxspec.networks.derived import Trimmed, early_exit, early_exit_params, reduce_vocabulary, with_features
+from jaxspec.networks.derived import (
+    Trimmed,
+    early_exit,
+    early_exit_params,
+    reduce_vocabulary,
+    with_blocks,
+    with_features,
+)
 from jaxspec.networks.load import load, load_tokenizer, save
 from jaxspec.networks.mlp import MLP
 from jaxspec.networks.transformer import Transformer
@@ -21,5 +28,6 @@ __all__ = [
     "load_tokenizer",
     "reduce_vocabulary",
     "save",
+    "with_blocks",
     "with_features",
 ]

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxspec.networks import products
 from jaxspec.networks.config import TransformerConfig
+from jaxspec.networks.products import PRECISION
 
 if TYPE_CHECKING:
     from jaxspec.networks.transformer import Transformer
-
-# Full float32 products where the network is float32; a GPU would otherwise round factors to TF32.
-PRECISION = jax.lax.Precision.HIGHEST
 
 # Score of a slot that may not be seen. Finite, so that a row that sees nothing (padding) stays finite too.
 MASKED = float(np.finfo(np.float32).min)
@@ -60,15 +59,15 @@ class Linear(nnx.Module):
 
     def __init__(self, num_in: int, num_out: int, bias: bool, model: "Transformer"):
         self.weight = nnx.Param(jnp.zeros((num_out, num_in), model.dtype))
+        self.blocks = _blocks(self.weight, model)
         self.bias = nnx.Param(jnp.zeros(num_out, model.dtype)) if bias else None
-        self.columns = model.columns
+        self.model = model
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        weight = self.weight[...]
-        y = jnp.matmul(weight, x, precision=PRECISION) if self.columns else jnp.matmul(x, weight.T, precision=PRECISION)
+        y = _product(self, x, self.model)
         if self.bias is None:
             return y
-        return y + jnp.expand_dims(self.bias[...], 1 if self.columns else 0)
+        return y + jnp.expand_dims(self.bias[...], 1 if self.model.columns else 0)
 
 
 class RMSNorm(nnx.Module):
@@ -162,6 +161,7 @@ class Embedding(nnx.Module):
 
     def __init__(self, model: "Transformer"):
         self.weight = nnx.Param(jnp.zeros((model.config.vocab_size, model.config.hidden_size), model.dtype))
+        self.blocks = _blocks(self.weight, model) if model.has_tied_head else None
 
 
 class Ends(nnx.Module):
@@ -169,32 +169,44 @@ class Ends(nnx.Module):
 
     def __init__(self, model: "Transformer"):
         config = model.config
-        self.columns = model.columns
+        self.model = model
         self.embed_tokens = Embedding(model)
         self.norm = RMSNorm(config.hidden_size, 0 if model.columns else -1, model)
         num_logits = config.vocab_size if model.kept_ids is None else len(model.kept_ids)
-        has_head = not config.tie_word_embeddings or model.kept_ids is not None
-        self.lm_head = Linear(config.hidden_size, num_logits, False, model) if has_head else None
+        self.lm_head = None if model.has_tied_head else Linear(config.hidden_size, num_logits, False, model)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """Embeddings of `[n]` tokens, in columns or rows."""
         x = self.embed_tokens.weight[...][tokens]
         # The barrier keeps columns columns: XLA would fold the transpose into every product behind it.
-        return jax.lax.optimization_barrier(x.T) if self.columns else x
+        return jax.lax.optimization_barrier(x.T) if self.model.columns else x
 
     def normalise(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
     def rows(self, x: jax.Array) -> jax.Array:
         """`[n, D]` from columns or rows."""
-        return x.T if self.columns else x
+        return x.T if self.model.columns else x
 
     def logits(self, x: jax.Array) -> jax.Array:
         """`[n, V]` from normalised hidden states."""
-        weight = self.embed_tokens.weight[...] if self.lm_head is None else self.lm_head.weight[...]
-        if self.columns:
-            return jax.lax.optimization_barrier(jnp.matmul(weight, x, precision=PRECISION)).T
-        return jnp.matmul(x, weight.T, precision=PRECISION)
+        logits = _product(self.embed_tokens if self.lm_head is None else self.lm_head, x, self.model)
+        return jax.lax.optimization_barrier(logits).T if self.model.columns else logits
+
+
+def _blocks(weight: nnx.Param[jax.Array], model: "Transformer") -> nnx.Param[jax.Array] | None:
+    """Where the model keeps blocks, those of a weight that is made of whole ones."""
+    if not model.blocks or not products.has_blocks(weight.shape[0]):
+        return None
+    return nnx.Param(products.blocks_of(weight[...]))
+
+
+def _product(of: Linear | Embedding, x: jax.Array, model: "Transformer") -> jax.Array:
+    """The product with a weight, from and to columns or rows."""
+    weight = of.weight[...]
+    if model.blocks:
+        return products.multiply(weight, None if of.blocks is None else of.blocks[...], x)
+    return jnp.matmul(weight, x, precision=PRECISION) if model.columns else jnp.matmul(x, weight.T, precision=PRECISION)
 
 
 def attend(queries: jax.Array, context: KeysValues, block: KeysValues, step: Step) -> jax.Array:

@@ -39,7 +39,7 @@ def load(path_or_hub_id: str | Path, dtype: str = "float32", **options: Any) -> 
     path = _locate(path_or_hub_id)
     config, tensors = read_gguf(path) if path.suffix == ".gguf" else read_folder(path)
     model = Transformer(from_hugging_face(config), dtype=dtype, **options)
-    return model, _place(model, tensors, path)
+    return model, model.add_blocks(_place(model, tensors, path))
 
 
 def save(folder: str | Path, model: Transformer, params: Params, dtype: str | None = None) -> None:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxspec.base import Context, Entries, Output, Params
+from jaxspec.networks import products
 from jaxspec.networks.config import TransformerConfig
 from jaxspec.networks.layers import Ends, KeysValues, Layer, Step, rotation
 
@@ -37,6 +38,7 @@ class Transformer:
             Face's `output_hidden_states`: the last one is after the final norm. 0 gives None.
         columns: Whether activations are `[D, n]` rather than `[n, D]`.
         scan_layers: Whether layers are scanned. Weights and entries are then stacked over layers; see `stack`.
+        blocks: Whether parameters hold every weight a second time, in blocks, for calls of few tokens; see `products`.
         kept_ids: The ascending tokens that it gives logits for, `[n, len(kept_ids)]`, by a head of its own that has
             their rows only (a draft's reduced vocabulary, FR-Spec); None: all. See `derived.reduce_vocabulary`.
     """
@@ -46,6 +48,7 @@ class Transformer:
     num_features: int = 0
     columns: bool = True
     scan_layers: bool = False
+    blocks: bool = False
     kept_ids: tuple[int, ...] | None = None
 
     def __post_init__(self):
@@ -56,6 +59,11 @@ class Transformer:
                 f"num_features={self.num_features}: a network of {self.config.num_layers} layers has "
                 f"{self.config.num_layers + 1} hidden states, the embedding included."
             )
+        if self.blocks and (self.scan_layers or not self.columns):
+            raise ValueError(
+                f"blocks=True with columns={self.columns}, scan_layers={self.scan_layers}: blocks are for activations "
+                "in columns and layers that are not scanned. Leave blocks out, or set columns=True, scan_layers=False."
+            )
 
     @property
     def vocab_size(self) -> int:
@@ -65,10 +73,14 @@ class Transformer:
     def max_length(self) -> int | None:
         return self.config.max_length
 
+    @property
+    def has_tied_head(self) -> bool:
+        """Whether the embedding is the head too."""
+        return self.config.tie_word_embeddings and self.kept_ids is None
+
     def shapes(self) -> Params:
-        """The tree of parameters as `jax.ShapeDtypeStruct`, named as in a checkpoint, layers apart."""
-        layers = {str(index): _split(Layer, self).shapes for index in range(self.config.num_layers)}
-        return {**_split(Ends, self).shapes, "layers": layers}
+        """The tree of parameters as `jax.ShapeDtypeStruct`, named as in a checkpoint, layers apart, without blocks."""
+        return dataclasses.replace(self, blocks=False)._shapes()
 
     def init(self, key: jax.Array) -> Params:
         """Random parameters: normal weights, zero biases, norms of one. The key is consumed."""
@@ -86,20 +98,24 @@ class Transformer:
         return self.stack(jax.tree.unflatten(tree, drawn))
 
     def stack(self, params: Params) -> Params:
-        """Parameters as `apply` takes them, from a tree with layers apart: stacked where `scan_layers` says so."""
+        """Parameters as `apply` takes them, from a tree as a checkpoint has it: layers stacked, or blocks added."""
         if not self.scan_layers:
-            return params
+            return self.add_blocks(params)
         layers = [params["layers"][str(index)] for index in range(self.config.num_layers)]
         return {**params, "layers": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
 
     def unstack(self, params: Params) -> Params:
         """Parameters with layers apart, as a checkpoint has them: the inverse of `stack`."""
         if not self.scan_layers:
-            return params
+            return _with_blocks(self.shapes(), params)
         layers = {
             str(i): jax.tree.map(lambda leaf, i=i: leaf[i], params["layers"]) for i in range(self.config.num_layers)
         }
         return {**params, "layers": layers}
+
+    def add_blocks(self, params: Params) -> Params:
+        """Parameters with the blocks that `apply` takes, and no others; every other array is the one that was given."""
+        return _with_blocks(self._shapes(), params) if self.blocks else params
 
     def empty(self, slots: int) -> Entries:
         """Zero keys and values `[KV heads, slots, head_dim]`: one array a layer, or stacked `[L, …]` when scanned."""
@@ -140,6 +156,24 @@ class Transformer:
             kept = [*states[:-1], final][-self.num_features :]
             hidden = jnp.stack([ends.rows(state) for state in kept], axis=1)
         return Output(ends.logits(final), hidden, block)
+
+    def _shapes(self) -> Params:
+        """As `shapes`, with blocks."""
+        layers = {str(index): _split(Layer, self).shapes for index in range(self.config.num_layers)}
+        return {**_split(Ends, self).shapes, "layers": layers}
+
+
+def _with_blocks(shapes: Params, params: Params) -> Params:
+    """Parameters with blocks where the shapes have them, made where they are missing, and nowhere else."""
+    if not isinstance(shapes, dict):
+        return params
+    whole = {name: _with_blocks(shapes[name], params[name]) for name in params if name != "blocks"}
+    if "blocks" in shapes:
+        whole["blocks"] = params["blocks"] if "blocks" in params else _blocks_of(params["weight"])
+    return whole
+
+
+_blocks_of = jax.jit(products.blocks_of)
 
 
 def _unroll(

@@ -1,0 +1,75 @@
+"""Products of a weight `[out, in]` with a few columns, in the form that XLA multiplies fastest on a CPU.
+
+What a product over n columns costs there depends on how its weight lies in memory, and on n:
+
+    1 to 5    `[n, in]` times each block of 64 outputs `[in, 64]`: a block streams through once, and five rows are what
+              one kernel of XLA's library (YNNPACK, with AVX-512) holds in registers.
+    6 to 32   `weight @ x`, with the columns filled up to 8, 16 or 32: the kernels are so wide, and another width is
+              dearer than the next of these.
+    more      `weight @ x`.
+
+The first needs the weight a second time, `blocks_of(weight)`. Under `vmap` what counts are the columns of all rows
+together. `scripts/product_forms.py` measures all forms.
+"""
+
+import jax
+import jax.numpy as jnp
+
+FEW = 5
+"""Columns up to which the blocks are the faster form."""
+
+WIDTHS = (8, 16, 32)
+"""Columns that a product with fewer is filled up to."""
+
+BLOCK = 64
+"""Outputs of a block."""
+
+# Full float32 products where the network is float32; a GPU would otherwise round factors to TF32.
+PRECISION = jax.lax.Precision.HIGHEST
+
+
+def has_blocks(num_out: int) -> bool:
+    """Whether a weight of so many outputs is made of whole blocks; if not, `multiply` does without."""
+    return num_out % BLOCK == 0
+
+
+def blocks_of(weight: jax.Array) -> jax.Array:
+    """`[out / 64, in, 64]` from `[out, in]`."""
+    return weight.reshape(-1, BLOCK, weight.shape[1]).swapaxes(1, 2)
+
+
+@jax.custom_batching.custom_vmap
+def multiply(weight: jax.Array, blocks: jax.Array | None, x: jax.Array) -> jax.Array:
+    """`weight @ x`, `[out, n]`.
+
+    Args:
+        weight: `[out, in]`.
+        blocks: `blocks_of(weight)`, or None where the weight has none.
+        x: `[in, n]`.
+    """
+    return _by_blocks(blocks, x) if blocks is not None and x.shape[1] <= FEW else _filled(weight, x)
+
+
+@multiply.def_vmap
+def _multiply_rows(
+    size: int, is_batched: tuple[bool, bool | None, bool], weight: jax.Array, blocks: jax.Array | None, x: jax.Array
+) -> tuple[jax.Array, bool]:
+    """`[B, out, n]` from `[B, in, n]`: one product over all columns, if the weights are the same for every row."""
+    if is_batched[0] or is_batched[1]:
+        axes = tuple(0 if batched else None for batched in (is_batched[0], is_batched[2]))
+        return jax.vmap(_filled, in_axes=axes)(weight, x), True
+    y = multiply(weight, blocks, x.swapaxes(0, 1).reshape(x.shape[1], -1))
+    return y.reshape(-1, size, x.shape[2]).swapaxes(0, 1), True
+
+
+def _by_blocks(blocks: jax.Array, x: jax.Array) -> jax.Array:
+    # Without the barriers XLA folds the transposes into the product and multiplies in another, slow form.
+    rows = jax.lax.optimization_barrier(jnp.broadcast_to(x.T, (blocks.shape[0], *x.shape[::-1])))
+    product = jax.lax.dot_general(rows, blocks, (((2,), (1,)), ((0,), (0,))), precision=PRECISION)
+    return jax.lax.optimization_barrier(product).swapaxes(1, 2).reshape(-1, x.shape[1])
+
+
+def _filled(weight: jax.Array, x: jax.Array) -> jax.Array:
+    n = x.shape[1]
+    width = next((width for width in WIDTHS if n <= width), n) if n > FEW else n
+    return jnp.matmul(weight, jnp.pad(x, ((0, 0), (0, width - n))), precision=PRECISION)[:, :n]
