@@ -1,29 +1,32 @@
 """How fast plain decoding and whole rounds are here, against what bounds them.
 
-    python scripts/compare_speed.py [--sections bandwidth,plain,torch,rounds,capacity] [--out speed.json]
+    python scripts/compare_speed.py [--sections bandwidth,plain,torch,forwards,rounds,capacity] [--out speed.json]
 
 Prints, for the default pair in float32:
 
     bandwidth   what this machine reads from memory, hence the least time of one pass over the target's weights
     plain       plain decoding at capacity 512, against that time
     torch       the same prompts through transformers + torch, in turns with ours (needs the extra `torch`)
+    forwards    forwards of the target by their tokens, with its weights in blocks too (a CPU's default) and without
     rounds      whole rounds of trees of 8 and 32 nodes at T=0 and T=1, against their forwards measured alone
     capacity    plain and tree rounds at capacity 512, 2,048 and 8,192, with the memory of the contexts
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import cache, decode, pairs, plan, profiles, timing
+from jaxspec import cache, decode, measure, pairs, plan, profiles, timing
 from jaxspec.decode import Sampling
 
 PROMPTS = (
@@ -106,6 +109,27 @@ def torch(pair: pairs.Pair, num_tokens: int = 64, repeats: int = 3) -> dict[str,
     return result
 
 
+def forwards(pair: pairs.Pair, repeats: int = 15) -> dict[str, dict[int, float]]:
+    """Milliseconds of a forward with blocks and without, in turns."""
+    if not getattr(pair.target, "blocks", False):
+        raise SystemExit("The section forwards is for a target with blocks, which a pair has on a CPU in float32.")
+    with_blocks, params = pair.target, pair.params["target"]
+    models = {"blocks": (with_blocks, params), "without": without_blocks(with_blocks, params)}
+    timed = {(name, n): timing.timed_step(*model, n) for name, model in models.items() for n in measure.VERIFY_SIZES}
+    times = {call: statistics.median(found) for call, found in timing.in_turns(timed, repeats).items()}
+    table = Table("tokens", *map(str, measure.VERIFY_SIZES), title="forwards of the target, ms")
+    result = {name: {n: times[name, n] for n in measure.VERIFY_SIZES} for name in models}
+    for name, row in result.items():
+        table.add_row(name, *(f"{value:.1f}" for value in row.values()))
+    console.print(table)
+    return result
+
+
+def without_blocks(model: Any, params: Any) -> tuple[Any, Any]:
+    """The same network in one form for every number of tokens; its arrays are those of the other."""
+    return dataclasses.replace(model, blocks=False), model.unstack(params)
+
+
 def rounds(pair: pairs.Pair) -> list[dict[str, float]]:
     """Whole rounds against the sum of their forwards, each measured alone in a compiled loop."""
     table = Table("nodes", "draft steps", "T", "draft ms", "verify ms", "parts", "round", "ratio", title="rounds, ms")
@@ -168,7 +192,7 @@ def capacity(pair: pairs.Pair) -> list[dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", default="bandwidth,plain,rounds,capacity", help="default: all but torch")
+    parser.add_argument("--sections", default="bandwidth,plain,forwards,rounds,capacity", help="default: all but torch")
     parser.add_argument("--draft-layers", type=int, help="time an early exit of so many layers as the draft")
     parser.add_argument("--out", help="also write the numbers to this JSON file")
     args = parser.parse_args()
@@ -180,6 +204,7 @@ def main() -> None:
     for name, section in {
         "plain": lambda p: plain(p, read["gb_per_second"]),
         "torch": torch,
+        "forwards": forwards,
         "rounds": rounds,
         "capacity": capacity,
     }.items():

@@ -83,7 +83,6 @@ def test_weights_that_differ_by_row_are_multiplied_row_by_row():
     np.testing.assert_allclose(found, jnp.stack([WEIGHT @ x, 2 * WEIGHT @ x]), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the form is chosen for CPUs")
 def test_the_compiled_product_reads_each_block_as_it_lies():
     """XLA would rather transpose blocks than the few columns, and takes six times as long."""
     compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, columns(NUM_IN, 4)).compile()
@@ -91,6 +90,13 @@ def test_the_compiled_product_reads_each_block_as_it_lies():
     assert "lhs_contracting_dims={2}" in dot
     assert "rhs_contracting_dims={1}" in dot
     assert compiled.memory_analysis().temp_size_in_bytes < BLOCKS.nbytes
+
+
+@pytest.mark.parametrize(("n", "width"), [(6, 8), (9, 16), (31, 32), (33, 33)])
+def test_the_compiled_product_is_as_wide_as_a_kernel(n, width):
+    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, columns(NUM_IN, n)).compile()
+    [dot] = [line for line in compiled.as_text().splitlines() if " dot(" in line]
+    assert f"f32[{NUM_OUT},{width}]" in dot
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -151,6 +157,16 @@ def test_blocks_need_columns_and_layers_apart():
             dataclasses.replace(model, blocks=True, **field)
         with pytest.raises(ValueError, match=r"blocks=True with columns="):
             networks.with_blocks(dataclasses.replace(model, **field), params)
+
+
+def test_parameters_of_another_model_are_named():
+    model, params = model_of()
+    blocked, more = networks.with_blocks(model, params)
+    lacking = r"blocks=True: they lack embed_tokens\.blocks \(and \d+ more\), and nothing should not.*model\.stack"
+    with pytest.raises(ValueError, match=lacking):
+        logits(blocked, params, 2)
+    with pytest.raises(ValueError, match=r"blocks=False: they lack nothing, and embed_tokens\.blocks \(and"):
+        logits(model, more, 2)
 
 
 def test_greedy_tokens_with_blocks_are_those_without():

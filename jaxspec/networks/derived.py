@@ -51,6 +51,8 @@ def with_features(model: Model, num_features: int) -> Model:
 def with_blocks(model: Transformer, params: Params) -> tuple[Transformer, Params]:
     """The same model with its weights in blocks too, which makes calls of few tokens cheaper on a CPU; see `products`.
 
+    It can't be differentiated in reverse: train the model without blocks.
+
     Raises:
         ValueError: Its activations are in rows, or its layers scanned.
     """

@@ -72,4 +72,6 @@ def _by_blocks(blocks: jax.Array, x: jax.Array) -> jax.Array:
 def _filled(weight: jax.Array, x: jax.Array) -> jax.Array:
     n = x.shape[1]
     width = next((width for width in WIDTHS if n <= width), n) if n > FEW else n
-    return jnp.matmul(weight, jnp.pad(x, ((0, 0), (0, width - n))), precision=PRECISION)[:, :n]
+    if width > n:  # behind a barrier, or XLA would leave the filling out again
+        x = jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), (0, width - n))))
+    return jnp.matmul(weight, x, precision=PRECISION)[:, :n]

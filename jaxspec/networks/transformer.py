@@ -107,7 +107,7 @@ class Transformer:
     def unstack(self, params: Params) -> Params:
         """Parameters with layers apart, as a checkpoint has them: the inverse of `stack`."""
         if not self.scan_layers:
-            return _with_blocks(self.shapes(), params)
+            return _with_blocks(self.shapes(), params) if self.blocks else params
         layers = {
             str(i): jax.tree.map(lambda leaf, i=i: leaf[i], params["layers"]) for i in range(self.config.num_layers)
         }
@@ -141,7 +141,12 @@ class Transformer:
         slot: jax.Array | int,
         mask: jax.Array,
     ) -> Output:
-        """One forward over n tokens in flight; see `jaxspec.base.Model.apply`."""
+        """One forward over n tokens in flight; see `jaxspec.base.Model.apply`.
+
+        Raises:
+            ValueError: Parameters of another network, or with blocks where the model has none, or without.
+        """
+        self._check(params)
         chex.assert_shape([tokens, positions], (tokens.shape[0],))
         chex.assert_shape(mask, (tokens.shape[0], None))
         ends: Ends = nnx.merge(_split(Ends, self).graph, {name: params[name] for name in params if name != "layers"})
@@ -162,6 +167,16 @@ class Transformer:
         layers = {str(index): _split(Layer, self).shapes for index in range(self.config.num_layers)}
         return {**_split(Ends, self).shapes, "layers": layers}
 
+    def _check(self, params: Params) -> None:
+        layers = _split(Layer, self).shapes if self.scan_layers else self._shapes()["layers"]
+        expected, found = _names({**_split(Ends, self).shapes, "layers": layers}), _names(params)
+        if expected != found:
+            raise ValueError(
+                f"These are no parameters of this Transformer, which has scan_layers={self.scan_layers} and "
+                f"blocks={self.blocks}: they lack {_some(expected - found)}, and {_some(found - expected)} should not be there. Take those "
+                "that `init` or `networks.load` gave with this very model, or `model.stack(params)` of a checkpoint's."
+            )
+
 
 def _with_blocks(shapes: Params, params: Params) -> Params:
     """Parameters with blocks where the shapes have them, made where they are missing, and nowhere else."""
@@ -174,6 +189,18 @@ def _with_blocks(shapes: Params, params: Params) -> Params:
 
 
 _blocks_of = jax.jit(products.blocks_of)
+
+
+def _names(params: Params) -> set[str]:
+    """Dotted paths of the leaves."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves}
+
+
+def _some(names: set[str]) -> str:
+    """The first of the names, and how many more there are."""
+    first, *others = sorted(names) or ["nothing"]
+    return first + (f" (and {len(others)} more)" if others else "")
 
 
 def _unroll(
