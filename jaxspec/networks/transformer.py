@@ -173,8 +173,9 @@ class Transformer:
         if expected != found:
             raise ValueError(
                 f"These are no parameters of this Transformer, which has scan_layers={self.scan_layers} and "
-                f"blocks={self.blocks}: they lack {_some(expected - found)}, and {_some(found - expected)} should not be there. Take those "
-                "that `init` or `networks.load` gave with this very model, or `model.stack(params)` of a checkpoint's."
+                f"blocks={self.blocks}: they lack {_some(expected - found)}, and {_some(found - expected)} should not "
+                "be there. Take those that `init` or `networks.load` gave with this very model, or for a checkpoint's "
+                "`model.stack(params)`."
             )
 
 
