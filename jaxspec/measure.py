@@ -146,7 +146,7 @@ def overhead(
         long = min(long, limit - len(prompt))
     if tree.size == 1 or long < 2 * short:
         return 0.0
-    decoder = decode.sequoia(target, draft, tree)
+    decoder, plain = decode.sequoia(target, draft, tree), decode.autoregressive(target)
     capacity = max(timing.CAPACITY, cache.bucket(len(prompt) + long + decoder.max_emitted))
     timed: dict[Any, timing.Timed] = {
         method: timing.timed_round(
@@ -159,7 +159,7 @@ def overhead(
             sampling=Sampling(profile.temperature),
             draft_temperature=profile.draft_temperature,
         )
-        for method in (decoder, decode.autoregressive(target))
+        for method in (decoder, plain)
     }
     steps = {"target": (1, tree.size), "draft": sorted(set(tree.level_widths))}
     for role, model in (("target", target), ("draft", draft)):
@@ -167,8 +167,7 @@ def overhead(
             timed[role, size] = timing.timed_step(model, params[role], size, capacity=capacity)
     times = {name: np.array(found) for name, found in timing.in_turns(timed, repeats).items()}
     beyond = times[decoder] - times["target", tree.size] - sum(times["draft", width] for width in tree.level_widths)
-    plain = times[decode.autoregressive(target)] - times["target", 1]
-    return max(0.0, float(np.median(beyond - plain)))
+    return max(0.0, float(np.median(beyond - (times[plain] - times["target", 1]))))
 
 
 def profile(
