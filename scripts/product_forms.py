@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import pairs, reports
+from jaxspec import pairs, reports, timing
 from jaxspec.networks import products
 from jaxspec.networks.products import BLOCK
 
@@ -99,7 +99,7 @@ def measure(pair: pairs.Pair, tokens: list[int], repeats: int) -> dict[str, dict
     num_layers, shapes, head_shape = shapes_of(pair)
     key = jax.random.key(0)
     head = jax.random.normal(key, head_shape)
-    calls = {}
+    timed: dict[tuple[str, int], timing.Timed] = {}
     for name, form in FORMS.items():
         layers = [
             {
@@ -111,16 +111,20 @@ def measure(pair: pairs.Pair, tokens: list[int], repeats: int) -> dict[str, dict
         run = jax.jit(lambda layers, head, x, form=form: forward(form, layers, head, x))
         for n in tokens:
             shape = (n, head_shape[1]) if form.features == 1 else (head_shape[1], n)
-            arguments = layers, head, jax.random.normal(key, shape)
-            run(*arguments).block_until_ready()
-            calls[name, n] = run, arguments
-    seconds: dict[tuple[str, int], list[float]] = {call: [] for call in calls}
-    for _ in range(repeats):
-        for call, (run, arguments) in calls.items():
-            start = time.perf_counter()
-            run(*arguments).block_until_ready()
-            seconds[call].append(time.perf_counter() - start)
-    return {name: {n: statistics.median(seconds[name, n]) * 1000 for n in tokens} for name in FORMS}
+            timed[name, n] = once(run, layers, head, jax.random.normal(key, shape))
+    times = timing.in_turns(timed, repeats)
+    return {name: {n: statistics.median(times[name, n]) for n in tokens} for name in FORMS}
+
+
+def once(run: Callable[..., jax.Array], *arguments: Any) -> timing.Timed:
+    """One call, as `timing.in_turns` takes it."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        run(*arguments).block_until_ready()
+        return (time.perf_counter() - start) * 1000
+
+    return timed
 
 
 def main() -> None:
