@@ -52,6 +52,8 @@ class Options(NamedTuple):
     Attributes:
         temperature: `[]` float32, or None where every row and its draft are greedy.
         draft_temperature: `[]` float32; None exactly where `temperature` is.
+        is_greedy: `[]` bool, `temperature` is 0; None where no row's is.
+        is_greedy_draft: `[]` bool, `draft_temperature` is 0; None where no row's is.
         top_k: `[]` int32.
         top_p: `[]` float32.
         min_p: `[]` float32.
@@ -60,6 +62,8 @@ class Options(NamedTuple):
 
     temperature: jax.Array | None = None
     draft_temperature: jax.Array | None = None
+    is_greedy: jax.Array | None = None
+    is_greedy_draft: jax.Array | None = None
     top_k: jax.Array | None = None
     top_p: jax.Array | None = None
     min_p: jax.Array | None = None
@@ -93,6 +97,8 @@ def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: 
     return Options(
         temperature=jnp.asarray(temperature),
         draft_temperature=jnp.asarray(draft),
+        is_greedy=None if temperature.all() else jnp.asarray(temperature == 0),
+        is_greedy_draft=None if draft.all() else jnp.asarray(draft == 0),
         top_k=jnp.asarray(top_k) if top_k.any() else None,
         top_p=jnp.asarray(top_p) if (top_p < 1).any() else None,
         min_p=jnp.asarray(min_p) if min_p.any() else None,
@@ -127,7 +133,7 @@ def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
         probs = _normalise(jnp.where(_nucleus(probs, options.top_p), probs, 0.0))
     if options.min_p is not None:
         probs = _normalise(jnp.where(probs >= options.min_p * probs.max(), probs, 0.0))
-    return jnp.where(options.temperature > 0, probs, _one_hot(logits))
+    return probs if options.is_greedy is None else jnp.where(options.is_greedy, _one_hot(logits), probs)
 
 
 def draft_logits(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
@@ -172,10 +178,24 @@ def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> j
     Gumbel-top-k: the order of logit + Gumbel noise is the order of successive draws from the renormalised rest (Kool et
     al. 2019, arXiv 1903.06059). When the support of `distribution(logits)` is exhausted, the rest is drawn uniformly
     from the tokens that remain. A smaller `count` gives a prefix of a larger one.
+
+    In two levels, so that noise is drawn for few of the tokens: the best noisy score of a block is Gumbel with the
+    block's log-sum-exp as its location, and the k best tokens lie in the k best blocks, in which the scores are drawn
+    given their best.
     """
     logits = logits.astype(jnp.float32)
     scores = jnp.where(distribution(logits) > 0, logits - logits.max(), FLOOR)
-    return top_k(scores + jax.random.gumbel(key, logits.shape), count)[1]
+    blocks = _blocks(scores, -jnp.inf)
+    if blocks.shape[0] == 1:
+        return jax.lax.top_k(scores + jax.random.gumbel(key, scores.shape), count)[1]
+    key, key_of_blocks = jax.random.split(key)
+    located = jax.nn.logsumexp(blocks, axis=1)
+    best, chosen = jax.lax.top_k(
+        located + jax.random.gumbel(key_of_blocks, located.shape), min(count, located.shape[0])
+    )
+    noisy = jax.vmap(lambda block, first: _noisy(jax.random.fold_in(key, block), blocks[block], first))(chosen, best)
+    places = jax.lax.top_k(noisy.reshape(-1), count)[1]
+    return chosen[places // blocks.shape[1]] * blocks.shape[1] + places % blocks.shape[1]
 
 
 def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -199,6 +219,17 @@ def argmax(values: jax.Array) -> jax.Array:
 def _temper(logits: jax.Array, temperature: jax.Array) -> jax.Array:
     """Logits over temperature, the largest at 0 so that no temperature overflows; unscaled where it is 0."""
     return (logits - logits.max()) / jnp.where(temperature > 0, temperature, 1.0)
+
+
+def _noisy(key: jax.Array, scores: jax.Array, best: jax.Array) -> jax.Array:
+    """Scores with Gumbel noise, given the `[]` best of them; the key is consumed.
+
+    exp(-noisy score) is the arrival time of a Poisson process with the rate exp(score). Such processes have no memory:
+    which comes first, and how long after it the others come, does not depend on when it comes.
+    """
+    noisy = scores + jax.random.gumbel(key, scores.shape)
+    log_waits = jnp.log(-jnp.expm1(noisy - noisy.max())) - noisy  # log(exp(-noisy) - exp(-noisy.max()))
+    return -jnp.logaddexp(-best, log_waits)
 
 
 def _one_hot(logits: jax.Array) -> jax.Array:

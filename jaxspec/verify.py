@@ -72,33 +72,43 @@ class Sequoia:
         # With R_1 = target, D_1 = draft, a rejection of s turns R into norm((R - D)+) and D into norm(D without s), or
         # into the uniform distribution of the unseen tokens once D is exhausted. Hence R is always proportional to
         # (target - lam * draft - mu)+ on the unseen tokens and 0 on the rejected ones: two scalars carry it.
-        uniform = jnp.ones_like(draft_probs) if support is None else support.astype(jnp.float32)
+        # The children's probabilities are kept apart, so that a child costs one sum over the vocabulary. Of the other
+        # tokens either the draft proposes some, then mu stays 0, or it proposes none, and lam does not matter.
+        is_first = ~_repeats(children)
+        target_of, draft_of = (jnp.where(is_first, probs[children], 0.0) for probs in (target_probs, draft_probs))
+        target = target_probs.at[children].set(0.0)
+        draft_mass = draft_probs.at[children].set(0.0).sum()
+        possible = jnp.ones_like(draft_probs) if support is None else support.astype(jnp.float32)
+        subtracted = jnp.where(draft_mass > 0, draft_probs, possible)
 
-        def residual(target: jax.Array, lam: jax.Array, mu: jax.Array) -> jax.Array:
-            return jnp.maximum(target - lam * draft_probs - mu * uniform, 0.0)
+        def residual(lam: jax.Array, mu: jax.Array) -> jax.Array:
+            return jnp.maximum(target - jnp.where(draft_mass > 0, lam, mu) * subtracted, 0.0)
 
-        def test(carry: tuple, child: tuple) -> tuple[tuple, jax.Array]:
-            target, draft, lam, mu, mass, unseen, reach = carry
-            token, is_active = child
-            draft_mass = draft.sum()
-            is_exhausted = draft_mass <= 0
-            scale = mass / jnp.where(is_exhausted, unseen, draft_mass)  # R - D is proportional to R' - scale * D'
-            proposal = jnp.where(is_exhausted, 1.0, draft[token]) * scale
-            weight = jnp.maximum(target[token] - lam * draft_probs[token] - mu, 0.0)
+        def residual_of(lam: jax.Array, mu: jax.Array, is_unseen: jax.Array) -> jax.Array:
+            return jnp.where(is_unseen & is_first, jnp.maximum(target_of - lam * draft_of - mu, 0.0), 0.0)
+
+        def test(carry: tuple, place: jax.Array) -> tuple[tuple, jax.Array]:
+            lam, mu, mass, is_unseen, num_unseen, reach = carry
+            is_active = active[place]
+            left = draft_mass + jnp.where(is_unseen, draft_of, 0.0).sum()
+            is_exhausted = left <= 0
+            scale = mass / jnp.where(is_exhausted, num_unseen, left)  # R - D is proportional to R' - scale * D'
+            proposal = jnp.where(is_exhausted, 1.0, draft_of[place]) * scale
+            weight = residual_of(lam, mu, is_unseen)[place]
             ratio = jnp.where(proposal > 0, weight / jnp.where(proposal > 0, proposal, 1.0), 0.0)
             accepts = jnp.where(is_active, jnp.minimum(ratio, 1.0), 0.0)
             lam = lam + jnp.where(is_active & ~is_exhausted, scale, 0.0)
             mu = mu + jnp.where(is_active & is_exhausted, scale, 0.0)
-            target = target.at[token].multiply(jnp.where(is_active, 0.0, 1.0))
-            draft = draft.at[token].multiply(jnp.where(is_active, 0.0, 1.0))
-            unseen = jnp.maximum(unseen - is_active.astype(jnp.float32), 1.0)
-            mass = residual(target, lam, mu).sum()
-            return (target, draft, lam, mu, mass, unseen, reach * (1.0 - accepts)), reach * accepts
+            is_unseen = is_unseen.at[place].set(~is_active)
+            num_unseen = jnp.maximum(num_unseen - is_active.astype(jnp.float32), 1.0)
+            mass = residual(lam, mu).sum() + residual_of(lam, mu, is_unseen).sum()
+            return (lam, mu, mass, is_unseen, num_unseen, reach * (1.0 - accepts)), reach * accepts
 
-        zero, one = jnp.float32(0.0), jnp.float32(1.0)
-        start = (target_probs, draft_probs, zero, zero, target_probs.sum(), uniform.sum(), one)
-        (target, _, lam, mu, mass, _, _), accept = jax.lax.scan(test, start, (children, active))
-        return accept, _normalised(residual(target, lam, mu), mass, target_probs)
+        zero, one, count = jnp.float32(0.0), jnp.float32(1.0), children.shape[0]
+        start = zero, zero, target_probs.sum(), jnp.ones(count, bool), possible.sum(), one
+        (lam, mu, mass, is_unseen, _, _), accept = jax.lax.scan(test, start, jnp.arange(count))
+        rest = residual(lam, mu).at[children].add(residual_of(lam, mu, is_unseen))
+        return accept, _normalised(rest, mass, target_probs)
 
     def draws(self, draft_probs: np.ndarray, count: int) -> Iterator[tuple[tuple[int, ...], float]]:
         def extend(drawn: tuple[int, ...], probability: float) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -135,8 +145,7 @@ class TopK:
         support: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         del draft_probs, support
-        earlier = (children[:, None] == children[None, :]) & jnp.tri(children.shape[0], k=-1, dtype=bool) & active[None]
-        accept = jnp.where(active & ~earlier.any(axis=1), target_probs[children], 0.0)  # a repeated child counts once
+        accept = jnp.where(active & ~_repeats(children), target_probs[children], 0.0)  # a repeated child counts once
         rest = target_probs.at[children].multiply(jnp.where(active, 0.0, 1.0))
         return accept, _normalised(rest, rest.sum(), target_probs)
 
@@ -193,6 +202,12 @@ def output_distribution(rule: Rule | str, target_probs: object, draft_probs: obj
 def _outcomes(rule: Rule, target: jax.Array, draft: jax.Array, children: jax.Array) -> tuple[jax.Array, jax.Array]:
     active = jnp.ones(children.shape[1], bool)
     return jax.vmap(lambda tokens: rule.outcome(target, draft, tokens, active))(children)
+
+
+def _repeats(children: jax.Array) -> jax.Array:
+    """`[C]` bool, whether an earlier child is the same token. The active ones come first: no inactive one is earlier."""
+    same = children[:, None] == children[None, :]
+    return (same & jnp.tri(children.shape[0], k=-1, dtype=bool)).any(axis=1)
 
 
 def _normalised(weights: jax.Array, mass: jax.Array, fallback: jax.Array) -> jax.Array:

@@ -55,6 +55,7 @@ def test_pipeline_equals_its_twin(seed, temperature, top_k, top_p, min_p, banned
     traced = Options(
         bias=bias,
         draft_temperature=np.float32(1),
+        is_greedy=np.array(temperature == 0),
         **{k: np.array(v, "i4" if k == "top_k" else "f4") for k, v in values.items()},
     )
     law = np.asarray(target_distribution(traced, logits))

@@ -160,7 +160,7 @@ class BranchDecoder(BranchDrafter):
         assert line.probs is not None  # kept whenever a row may sample
         children = jnp.where(is_fork, line.candidates, line.tokens)
         active = jnp.where(is_fork, drafted.is_active, jnp.arange(self.max_branches) == 0)
-        is_fixed = is_fork & (self.fork == verify.TOP_K)
+        is_fixed = is_fork if self.fork == verify.TOP_K else None
         return proposals.outcome(
             verify.SEQUOIA, self.target, self.draft, row, logits, line.probs, children, active, is_fixed
         )

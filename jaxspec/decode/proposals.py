@@ -1,5 +1,7 @@
 """What a draft proposes from its logits: the tokens that it can propose, their distribution, and draws from it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,11 +57,12 @@ def draw(
     A greedy draft's children are its most probable tokens. Where all rows are greedy there is no distribution.
     """
     logits = sampling.temper_draft(row.options, adjusted_logits)
-    fixed = verify.TOP_K.propose(key, logits, count)
     if row.options.temperature is None:
-        return fixed, None
-    drawn = rule.propose(key, logits, count)
-    return jnp.where(is_greedy_draft(row), fixed, drawn), sampling.distribution(logits)
+        return verify.TOP_K.propose(key, logits, count), None
+    places = rule.propose(key, logits, count)
+    if row.options.is_greedy_draft is not None:
+        places = jnp.where(row.options.is_greedy_draft, verify.TOP_K.propose(key, logits, count), places)
+    return places, sampling.distribution(logits)
 
 
 def token_ids(draft: Model, places: jax.Array) -> jax.Array:
@@ -92,7 +95,7 @@ def outcome(
     probs: jax.Array,
     children: jax.Array,
     active: jax.Array,
-    is_fixed: jax.Array | bool = False,
+    is_fixed: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """A rule's outcome at one position (see `verify.Rule.outcome`), from `[V]` target logits and `[P]` draft probs.
 
@@ -105,20 +108,18 @@ def outcome(
         probs: Of the draft, as `draw` gave them.
         children: `[C]` tokens.
         active: `[C]` bool.
-        is_fixed: `[]` bool, the children were not drawn for another reason.
+        is_fixed: `[]` bool, the children were not drawn for another reason; None: there is none.
     """
     target_probs = sampling.target_distribution(row.options, logits)
     draft_probs = over_vocabulary(target, draft, probs)
     arguments = target_probs, draft_probs, children, active, support(target, draft)
-    drawn, fixed = rule.outcome(*arguments), verify.TOP_K.outcome(*arguments)
-    accept, rest = (jnp.where(is_greedy_draft(row) | is_fixed, *pair) for pair in zip(fixed, drawn, strict=True))
+    drawn = rule.outcome(*arguments)
+    reasons = [reason for reason in (row.options.is_greedy_draft, is_fixed) if reason is not None]
+    if not reasons:
+        return drawn
+    fixed, is_any = verify.TOP_K.outcome(*arguments), functools.reduce(jnp.logical_or, reasons)
+    accept, rest = (jnp.where(is_any, *pair) for pair in zip(fixed, drawn, strict=True))
     return accept, rest
-
-
-def is_greedy_draft(row: Row) -> jax.Array:
-    """`[]` bool; for rows that may sample."""
-    assert row.options.draft_temperature is not None  # set wherever a row may sample
-    return row.options.draft_temperature == 0
 
 
 def key_of(key: jax.Array, number: jax.Array | int, purpose: int) -> jax.Array:
