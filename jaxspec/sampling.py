@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-BLOCK = 256
+BLOCK = 64
 """Tokens of one block in the two-level searches over the vocabulary."""
 
 FLOOR = -256.0

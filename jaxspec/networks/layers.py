@@ -65,24 +65,20 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = _product(self, x, self.model)
-        if self.bias is None:
-            return y
-        return y + jnp.expand_dims(self.bias[...], 1 if self.model.columns else 0)
+        return y if self.bias is None else y + self.bias[...]
 
 
 class RMSNorm(nnx.Module):
-    """Division by the root mean square over the features, which lie on `axis`, then a weight for each feature."""
+    """Division by the root mean square over the last axis, the features, then a weight for each feature."""
 
-    def __init__(self, num_features: int, axis: int, model: "Transformer"):
+    def __init__(self, num_features: int, model: "Transformer"):
         self.weight = nnx.Param(jnp.ones(num_features, model.dtype))
-        self.axis = axis
         self.epsilon = model.config.rms_norm_eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
-        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=self.axis, keepdims=True) + self.epsilon)
-        others = [axis for axis in range(x.ndim) if axis != self.axis % x.ndim]
-        return (wide * scale).astype(x.dtype) * jnp.expand_dims(self.weight[...], others)
+        scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)
+        return (wide * scale).astype(x.dtype) * self.weight[...]
 
 
 class Attention(nnx.Module):
@@ -90,15 +86,14 @@ class Attention(nnx.Module):
 
     def __init__(self, model: "Transformer"):
         config = model.config
-        self.columns = model.columns
         self.head_dim = config.head_dim
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.q_proj = Linear(config.hidden_size, queries, config.attention_bias, model)
         self.k_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
         self.v_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
         self.o_proj = Linear(queries, config.hidden_size, config.attention_output_bias, model)
-        self.q_norm = RMSNorm(config.head_dim, -1, model) if config.qk_norm else _unchanged
-        self.k_norm = RMSNorm(config.head_dim, -1, model) if config.qk_norm else _unchanged
+        self.q_norm = RMSNorm(config.head_dim, model) if config.qk_norm else _unchanged
+        self.k_norm = RMSNorm(config.head_dim, model) if config.qk_norm else _unchanged
 
     def __call__(
         self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
@@ -113,15 +108,11 @@ class Attention(nnx.Module):
         return self.o_proj(self._merge(attend(queries, context, block, step))), block
 
     def _heads(self, x: jax.Array) -> jax.Array:
-        """`[heads, n, head_dim]` from columns or rows."""
-        if self.columns:
-            return x.reshape(-1, self.head_dim, x.shape[1]).swapaxes(1, 2)
+        """`[heads, n, head_dim]` from `[n, heads * head_dim]`."""
         return x.reshape(x.shape[0], -1, self.head_dim).swapaxes(0, 1)
 
     def _merge(self, x: jax.Array) -> jax.Array:
-        """Columns or rows from `[heads, n, head_dim]`."""
-        if self.columns:
-            return x.swapaxes(1, 2).reshape(-1, x.shape[1])
+        """`[n, heads * head_dim]` from `[heads, n, head_dim]`."""
         return x.swapaxes(0, 1).reshape(x.shape[1], -1)
 
 
@@ -135,17 +126,17 @@ class MLP(nnx.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias, model)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate = self.gate_proj(x)
+        return self.down_proj(gate * self.up_proj(x) / (1 + jnp.exp(-gate)))
 
 
 class Layer(nnx.Module):
     """Attention and feed-forward, each normalised in front and added behind."""
 
     def __init__(self, model: "Transformer"):
-        features = 0 if model.columns else -1
-        self.input_layernorm = RMSNorm(model.config.hidden_size, features, model)
+        self.input_layernorm = RMSNorm(model.config.hidden_size, model)
         self.self_attn = Attention(model)
-        self.post_attention_layernorm = RMSNorm(model.config.hidden_size, features, model)
+        self.post_attention_layernorm = RMSNorm(model.config.hidden_size, model)
         self.mlp = MLP(model)
 
     def __call__(
@@ -171,27 +162,20 @@ class Ends(nnx.Module):
         config = model.config
         self.model = model
         self.embed_tokens = Embedding(model)
-        self.norm = RMSNorm(config.hidden_size, 0 if model.columns else -1, model)
+        self.norm = RMSNorm(config.hidden_size, model)
         num_logits = config.vocab_size if model.kept_ids is None else len(model.kept_ids)
         self.lm_head = None if model.has_tied_head else Linear(config.hidden_size, num_logits, False, model)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
-        """Embeddings of `[n]` tokens, in columns or rows."""
-        x = self.embed_tokens.weight[...][tokens]
-        # The barrier keeps columns columns: XLA would fold the transpose into every product behind it.
-        return jax.lax.optimization_barrier(x.T) if self.model.columns else x
+        """`[n, D]` embeddings of `[n]` tokens."""
+        return self.embed_tokens.weight[...][tokens]
 
     def normalise(self, x: jax.Array) -> jax.Array:
         return self.norm(x)
 
-    def rows(self, x: jax.Array) -> jax.Array:
-        """`[n, D]` from columns or rows."""
-        return x.T if self.model.columns else x
-
     def logits(self, x: jax.Array) -> jax.Array:
         """`[n, V]` from normalised hidden states."""
-        logits = _product(self.embed_tokens if self.lm_head is None else self.lm_head, x, self.model)
-        return jax.lax.optimization_barrier(logits).T if self.model.columns else logits
+        return _product(self.embed_tokens if self.lm_head is None else self.lm_head, x, self.model)
 
 
 def _blocks(weight: nnx.Param[jax.Array], model: "Transformer") -> nnx.Param[jax.Array] | None:
@@ -202,11 +186,11 @@ def _blocks(weight: nnx.Param[jax.Array], model: "Transformer") -> nnx.Param[jax
 
 
 def _product(of: Linear | Embedding, x: jax.Array, model: "Transformer") -> jax.Array:
-    """The product with a weight, from and to columns or rows."""
+    """The `[n, out]` product of `[n, in]` with a weight."""
     weight = of.weight[...]
     if model.blocks:
         return products.multiply(weight, None if of.blocks is None else of.blocks[...], x)
-    return jnp.matmul(weight, x, precision=PRECISION) if model.columns else jnp.matmul(x, weight.T, precision=PRECISION)
+    return products.by_columns(weight, x) if model.columns else jnp.matmul(x, weight.T, precision=PRECISION)
 
 
 def attend(queries: jax.Array, context: KeysValues, block: KeysValues, step: Step) -> jax.Array:

@@ -40,38 +40,44 @@ def blocks_of(weight: jax.Array) -> jax.Array:
 
 @jax.custom_batching.custom_vmap
 def multiply(weight: jax.Array, blocks: jax.Array | None, x: jax.Array) -> jax.Array:
-    """`weight @ x`, `[out, n]`.
+    """`x @ weight.T`, `[n, out]`.
 
     Args:
         weight: `[out, in]`.
         blocks: `blocks_of(weight)`, or None where the weight has none.
-        x: `[in, n]`.
+        x: `[n, in]`.
     """
-    return _by_blocks(blocks, x) if blocks is not None and x.shape[1] <= FEW else _filled(weight, x)
+    return _by_blocks(blocks, x) if blocks is not None and x.shape[0] <= FEW else _filled(weight, x)
 
 
 @multiply.def_vmap
 def _multiply_rows(
     size: int, is_batched: tuple[bool, bool | None, bool], weight: jax.Array, blocks: jax.Array | None, x: jax.Array
 ) -> tuple[jax.Array, bool]:
-    """`[B, out, n]` from `[B, in, n]`: one product over all columns, if the weights are the same for every row."""
+    """`[B, n, out]` from `[B, n, in]`: one product over all tokens, if the weights are the same for every row."""
     if is_batched[0] or is_batched[1]:
         axes = tuple(0 if batched else None for batched in (is_batched[0], is_batched[2]))
         return jax.vmap(_filled, in_axes=axes)(weight, x), True
-    y = multiply(weight, blocks, x.swapaxes(0, 1).reshape(x.shape[1], -1))
-    return y.reshape(-1, size, x.shape[2]).swapaxes(0, 1), True
+    return multiply(weight, blocks, x.reshape(-1, x.shape[2])).reshape(size, x.shape[1], -1), True
 
 
 def _by_blocks(blocks: jax.Array, x: jax.Array) -> jax.Array:
     # Without the barriers XLA folds the transposes into the product and multiplies in another, slow form.
-    rows = jax.lax.optimization_barrier(jnp.broadcast_to(x.T, (blocks.shape[0], *x.shape[::-1])))
+    rows = jax.lax.optimization_barrier(jnp.broadcast_to(x, (blocks.shape[0], *x.shape)))
     product = jax.lax.dot_general(rows, blocks, (((2,), (1,)), ((0,), (0,))), precision=PRECISION)
-    return jax.lax.optimization_barrier(product).swapaxes(1, 2).reshape(-1, x.shape[1])
+    product = jax.lax.optimization_barrier(product)
+    return jax.lax.optimization_barrier(product.swapaxes(0, 1).reshape(x.shape[0], -1))
 
 
 def _filled(weight: jax.Array, x: jax.Array) -> jax.Array:
-    n = x.shape[1]
+    n = x.shape[0]
     width = next((width for width in WIDTHS if n <= width), n) if n > FEW else n
     if width > n:  # behind a barrier, or XLA would leave the filling out again
-        x = jax.lax.optimization_barrier(jnp.pad(x, ((0, 0), (0, width - n))))
-    return jnp.matmul(weight, x, precision=PRECISION)[:, :n]
+        x = jax.lax.optimization_barrier(jnp.pad(x, ((0, width - n), (0, 0))))
+    return by_columns(weight, x)[:n]
+
+
+def by_columns(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """`x @ weight.T` as `weight @ x.T`."""
+    columns = jax.lax.optimization_barrier(x.T)
+    return jax.lax.optimization_barrier(jnp.matmul(weight, columns, precision=PRECISION)).T

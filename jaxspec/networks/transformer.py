@@ -159,7 +159,7 @@ class Transformer:
         hidden = None
         if self.num_features:
             kept = [*states[:-1], final][-self.num_features :]
-            hidden = jnp.stack([ends.rows(state) for state in kept], axis=1)
+            hidden = jnp.stack(kept, axis=1)
         return Output(ends.logits(final), hidden, block)
 
     def _shapes(self) -> Params:
