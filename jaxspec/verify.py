@@ -205,7 +205,7 @@ def _outcomes(rule: Rule, target: jax.Array, draft: jax.Array, children: jax.Arr
 
 
 def _repeats(children: jax.Array) -> jax.Array:
-    """`[C]` bool, whether an earlier child is the same token. The active ones come first: no inactive one is earlier."""
+    """`[C]` bool, whether an earlier child is the same token: an active one is, since the active ones come first."""
     same = children[:, None] == children[None, :]
     return (same & jnp.tri(children.shape[0], k=-1, dtype=bool)).any(axis=1)
 

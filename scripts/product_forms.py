@@ -58,7 +58,7 @@ def by_row_blocks(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 FORMS = {
     "library": Form(
-        lambda weight: (weight, products.blocks_of(weight)), lambda stored, x: products.multiply(*stored, x), 0
+        lambda weight: (weight, products.blocks_of(weight)), lambda stored, x: products.multiply(*stored, x), 1
     ),
     "columns": Form(lambda weight: weight, lambda stored, x: stored @ x, 0),
     "rows": Form(lambda weight: weight.T, lambda stored, x: x @ stored, 1),
@@ -87,8 +87,8 @@ def forward(form: Form, layers: list[dict[str, Any]], head: jax.Array, x: jax.Ar
         q, k, v = (form.multiply(weights[name], x) for name in "qkv")
         joined = q + jnp.concatenate([k + v] * (q.shape[form.features] // k.shape[form.features]), form.features)
         x = x + form.multiply(weights["o"], jnp.tanh(joined))
-        gated = jax.nn.silu(form.multiply(weights["gate"], x)) * form.multiply(weights["up"], x)
-        x = x + form.multiply(weights["down"], gated)
+        gate = form.multiply(weights["gate"], x)
+        x = x + form.multiply(weights["down"], gate * form.multiply(weights["up"], x) / (1 + jnp.exp(-gate)))
     if form.features == 1:
         x = jax.lax.optimization_barrier(x.T)
     return (head @ x).sum()

@@ -1,4 +1,4 @@
-"""Products in the form that their number of columns makes the fastest: one value in every form, by blocks for few."""
+"""Products in the form that their number of tokens makes the fastest: one value in every form, by blocks for few."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ WEIGHT = jax.random.normal(jax.random.key(0), (NUM_OUT, NUM_IN))
 BLOCKS = products.blocks_of(WEIGHT)
 
 
-def columns(*shape: int) -> jax.Array:
+def normal(*shape: int) -> jax.Array:
     return jax.random.normal(jax.random.key(1), shape)
 
 
@@ -45,8 +45,8 @@ def logits(model, params, n: int, batch: int = 1) -> jax.Array:
 @pytest.mark.parametrize("blocks", [None, BLOCKS])
 @pytest.mark.parametrize("n", [1, 2, 5, 6, 8, 9, 31, 32, 33])
 def test_every_form_is_the_product(n, blocks):
-    x = columns(NUM_IN, n)
-    expected = np.asarray(WEIGHT, np.float64) @ np.asarray(x, np.float64)
+    x = normal(n, NUM_IN)
+    expected = np.asarray(x, np.float64) @ np.asarray(WEIGHT, np.float64).T
     np.testing.assert_allclose(jax.jit(products.multiply)(WEIGHT, blocks, x), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -59,33 +59,33 @@ def test_a_block_holds_64_outputs():
 @pytest.mark.parametrize(
     ("batch", "n", "few"), [((), 5, True), ((), 6, False), ((5,), 1, True), ((2,), 2, True), ((2,), 3, False)]
 )
-def test_blocks_serve_few_columns_of_all_rows_together(batch, n, few):
+def test_blocks_serve_few_tokens_of_all_rows_together(batch, n, few):
     """Blocks of another weight tell which form has run."""
-    x = columns(*batch, NUM_IN, n)
+    x = normal(*batch, n, NUM_IN)
     multiply = products.multiply
     for _ in batch:
         multiply = jax.vmap(multiply, (None, None, 0))
-    expected = jnp.einsum("oi,...in->...on", WEIGHT, x, precision="highest")
+    expected = jnp.einsum("oi,...ni->...no", WEIGHT, x, precision="highest")
     np.testing.assert_allclose(multiply(WEIGHT, -BLOCKS, x), -expected if few else expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_under_two_vmaps_count_together():
-    x = columns(2, 3, NUM_IN, 1)
+    x = normal(2, 3, 1, NUM_IN)
     multiply = jax.vmap(jax.vmap(products.multiply, (None, None, 0)), (None, None, 0))
-    expected = jnp.einsum("oi,abin->abon", WEIGHT, x, precision="highest")
+    expected = jnp.einsum("oi,abni->abno", WEIGHT, x, precision="highest")
     np.testing.assert_allclose(multiply(WEIGHT, -BLOCKS, x), expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(multiply(WEIGHT, -BLOCKS, x[:, :2]), -expected[:, :2], rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_differ_by_row_are_multiplied_row_by_row():
-    weights, x = jnp.stack([WEIGHT, 2 * WEIGHT]), columns(NUM_IN, 2)
+    weights, x = jnp.stack([WEIGHT, 2 * WEIGHT]), normal(2, NUM_IN)
     found = jax.vmap(products.multiply, (0, 0, None))(weights, jax.vmap(products.blocks_of)(weights), x)
-    np.testing.assert_allclose(found, jnp.stack([WEIGHT @ x, 2 * WEIGHT @ x]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, jnp.stack([x @ WEIGHT.T, 2 * x @ WEIGHT.T]), rtol=1e-4, atol=1e-4)
 
 
 def test_the_compiled_product_reads_each_block_as_it_lies():
-    """XLA would rather transpose blocks than the few columns, and takes six times as long."""
-    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, columns(NUM_IN, 4)).compile()
+    """XLA would rather transpose blocks than the few tokens, and takes six times as long."""
+    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(4, NUM_IN)).compile()
     [dot] = [line for line in compiled.as_text().splitlines() if " dot(" in line]
     assert "lhs_contracting_dims={2}" in dot
     assert "rhs_contracting_dims={1}" in dot
@@ -94,7 +94,7 @@ def test_the_compiled_product_reads_each_block_as_it_lies():
 
 @pytest.mark.parametrize(("n", "width"), [(6, 8), (9, 16), (31, 32), (33, 33)])
 def test_the_compiled_product_is_as_wide_as_a_kernel(n, width):
-    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, columns(NUM_IN, n)).compile()
+    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(n, NUM_IN)).compile()
     [dot] = [line for line in compiled.as_text().splitlines() if " dot(" in line]
     assert f"f32[{NUM_OUT},{width}]" in dot
 

@@ -201,6 +201,41 @@ def test_impossible_tokens_come_last_and_uniformly():
     assert reference.chi_square_excess(counts[counts > 0], np.ones(6)) < 5
 
 
+SPREAD = np.full(5 * sampling.BLOCK - 7, -np.inf, np.float32)
+SPREAD[[3, 5, 70, 200, 310]] = np.log([0.4, 0.25, 0.2, 0.1, 0.05])
+"""Logits of tokens in several blocks, two of them in one."""
+
+
+def test_draws_from_several_blocks_follow_the_law_of_their_order():
+    """Every ordered triple as often as three draws from the renormalised rest give it."""
+    order = np.asarray(checks.proposals(verify.SEQUOIA, jax.random.split(jax.random.key(8), 2**16), SPREAD, 3))
+    law = dict(verify.SEQUOIA.draws(np.exp(SPREAD), 3))
+    triples, counts = np.unique(order, axis=0, return_counts=True)
+    drawn = dict(zip(map(tuple, triples.tolist()), counts, strict=True))
+    assert set(drawn) == set(law)
+    assert reference.chi_square_excess(np.array([drawn[triple] for triple in law]), np.array(list(law.values()))) < 5
+
+
+def test_tokens_behind_the_support_are_uniform_over_all_blocks():
+    """The uniform fallback: each block has its share of the sixth draw."""
+    order = np.asarray(checks.proposals(verify.SEQUOIA, jax.random.split(jax.random.key(7), 2**14), SPREAD, 6))
+    assert (np.sort(order[:, :5], axis=1) == np.flatnonzero(SPREAD > -np.inf)).all()
+    counts = np.bincount(order[:, 5] // sampling.BLOCK, minlength=5)
+    sizes = np.bincount(np.flatnonzero(SPREAD == -np.inf) // sampling.BLOCK)
+    assert reference.chi_square_excess(counts, sizes) < 5
+
+
+@pytest.mark.parametrize("size", [7, 100, 313, 5000])
+def test_fewer_draws_are_a_prefix_of_more(size):
+    """Below, at and beyond the number of blocks, and without replacement."""
+    logits = 3 * jax.random.normal(jax.random.key(size), (size,))
+    most = sampling.draw_without_replacement(jax.random.key(1), logits, min(size, 90)).tolist()
+    assert len(set(most)) == len(most)
+    for count in (1, 2, 4, 5, 6, 79, 80):
+        if count < len(most):
+            assert sampling.draw_without_replacement(jax.random.key(1), logits, count).tolist() == most[:count]
+
+
 @pytest.mark.parametrize(
     ("size", "count"), [(1, 1), (7, 2), (256, 7), (257, 1), (1000, 1), (1000, 2), (1000, 100), (50000, 7), (50000, 100)]
 )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxspec import cache
 from jaxspec.base import Context, Model
 from jaxspec.networks import Transformer, from_hugging_face
 from jaxspec.networks.layers import inverse_frequencies
@@ -114,17 +115,7 @@ def prefill(model, params, tokens, slots=32, positions=None):
     positions = jnp.arange(n) if positions is None else jnp.asarray(positions)
     context = Context(model.empty(slots), jnp.int32(0))
     output = apply(model, params, jnp.asarray(tokens), positions, context, model.empty(n), 0, causal(n))
-    return output, commit(context, output.block, n)
-
-
-def commit(context: Context, block, n: int) -> Context:
-    """The context with the first n entries of a block appended: unrolled caches only."""
-    entries = jax.tree.map(
-        lambda cache, new: jax.lax.dynamic_update_slice(cache, new[:, :n], (0, context.length, 0)),
-        context.entries,
-        block,
-    )
-    return Context(entries, context.length + n)
+    return output, cache.commit(model, context, output.block, jnp.int32(n))
 
 
 def assert_close(actual, expected, tolerance=1e-4):
@@ -208,7 +199,7 @@ def test_prefill_then_single_steps_equal_one_prefill(family):
             model, params, TOKENS[index : index + 1], jnp.array([index]), context, model.empty(1), 0, causal(1)
         )
         assert_close(step.logits[0], whole.logits[index])
-        context = commit(context, step.block, 1)
+        context = cache.commit(model, context, step.block, jnp.int32(1))
 
 
 def test_a_tree_equals_each_of_its_paths_alone():
@@ -238,12 +229,20 @@ def test_garbage_behind_the_length_and_in_unseen_slots_changes_nothing(length):
     context = prefill(model, params, TOKENS[:5])[1]._replace(length=jnp.int32(length))
     mask = jnp.zeros((3, 6), bool).at[:, 1:4].set(causal(3))
     clean = apply(model, params, tokens, positions, context, model.empty(6), 1, mask)
-    dirty_context = context._replace(entries=jax.tree.map(lambda leaf: leaf.at[:, length:].set(1e4), context.entries))
+    axes = cache.slot_axes(model)
+    soiled = jax.tree.map(
+        lambda leaf, axis: jnp.swapaxes(jnp.swapaxes(leaf, 0, axis).at[length:].set(1e4), 0, axis),
+        context.entries,
+        axes,
+    )
+    dirty_context = context._replace(entries=soiled)
     dirty_block = jax.tree.map(lambda leaf: leaf - 1e4, model.empty(6))
     dirty = apply(model, params, tokens, positions, dirty_context, dirty_block, 1, mask)
     np.testing.assert_array_equal(dirty.logits, clean.logits)
     assert np.isfinite(clean.logits).all()
-    jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf[:, [0, 4, 5]], -1e4), dirty.block)
+    jax.tree.map(
+        lambda leaf, axis: np.testing.assert_array_equal(np.take(leaf, [0, 4, 5], axis), -1e4), dirty.block, axes
+    )
 
 
 def test_a_token_that_sees_nothing_stays_finite():
@@ -350,7 +349,7 @@ def test_scanned_parameters_are_a_stack_and_back():
     model, params = build(scan_layers=True)
     assert params["layers"]["mlp"]["up_proj"]["weight"].shape == (2, 40, 32)
     jax.tree.map(np.testing.assert_array_equal, model.unstack(params), build()[1])
-    assert model.empty(5).keys.shape == (2, 2, 5, 12)
+    assert model.empty(5).keys.shape == (2, 2, 12, 5)
 
 
 def test_equal_models_trace_once():

@@ -28,7 +28,7 @@ class KeysValues(NamedTuple):
     """What one layer stores for its tokens.
 
     Attributes:
-        keys: `[KV heads, slots, head_dim]`, rotated.
+        keys: `[KV heads, head_dim, slots]`, rotated: as the scores' product reads them.
         values: `[KV heads, slots, head_dim]`.
     """
 
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Linear(nnx.Module):
-    """`weight @ x + bias` for each of n tokens, in columns or rows."""
+    """`x @ weight.T + bias`, `[n, out]` from `[n, in]`."""
 
     def __init__(self, num_in: int, num_out: int, bias: bool, model: "Transformer"):
         self.weight = nnx.Param(jnp.zeros((num_out, num_in), model.dtype))
@@ -65,7 +65,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = _product(self, x, self.model)
-        return y if self.bias is None else y + self.bias[...]
+        return y if self.bias is None else y + self.bias[...][None]
 
 
 class RMSNorm(nnx.Module):
@@ -78,7 +78,7 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.epsilon)
-        return (wide * scale).astype(x.dtype) * self.weight[...]
+        return (wide * scale).astype(x.dtype) * jnp.expand_dims(self.weight[...], range(x.ndim - 1))
 
 
 class Attention(nnx.Module):
@@ -102,7 +102,7 @@ class Attention(nnx.Module):
         keys = rotate(self.k_norm(self._heads(self.k_proj(x))), step)
         values = self._heads(self.v_proj(x))
         block = KeysValues(
-            jax.lax.dynamic_update_slice(block.keys, keys.astype(block.keys.dtype), (0, step.slot, 0)),
+            jax.lax.dynamic_update_slice(block.keys, keys.swapaxes(1, 2).astype(block.keys.dtype), (0, 0, step.slot)),
             jax.lax.dynamic_update_slice(block.values, values.astype(block.values.dtype), (0, step.slot, 0)),
         )
         return self.o_proj(self._merge(attend(queries, context, block, step))), block
@@ -126,8 +126,9 @@ class MLP(nnx.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias, model)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        gate = self.gate_proj(x)
-        return self.down_proj(gate * self.up_proj(x) / (1 + jnp.exp(-gate)))
+        gate, up = self.gate_proj(x).astype(jnp.float32), self.up_proj(x).astype(jnp.float32)
+        # SiLU with its division last: XLA computes a division once, where it would repeat a product for every block.
+        return self.down_proj((gate * up / (1 + jnp.exp(-gate))).astype(x.dtype))
 
 
 class Layer(nnx.Module):
@@ -200,18 +201,18 @@ def attend(queries: jax.Array, context: KeysValues, block: KeysValues, step: Ste
 
     Args:
         queries: `[H, n, head_dim]`, rotated; heads that share a key head are neighbours.
-        context: `[KV heads, S, head_dim]` each.
-        block: `[KV heads, N, head_dim]` each, the n tokens' own entries among them.
+        context: Of S slots.
+        block: Of N slots, the n tokens' own entries among them.
         step: Length and mask.
     """
     num_heads, n, head_dim = queries.shape
-    num_kv_heads, slots, _ = context.keys.shape
+    num_kv_heads, _, slots = context.keys.shape
     grouped = queries.reshape(num_kv_heads, -1, head_dim)
     groups = num_heads // num_kv_heads
 
     def scores(keys: jax.Array) -> jax.Array:
         return jnp.einsum(
-            "kqd,ksd->kqs", grouped, keys, precision=PRECISION, preferred_element_type=jnp.float32
+            "kqd,kds->kqs", grouped, keys, precision=PRECISION, preferred_element_type=jnp.float32
         ) / math.sqrt(head_dim)
 
     def mix(weights: jax.Array, values: jax.Array) -> jax.Array:

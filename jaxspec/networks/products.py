@@ -1,14 +1,14 @@
-"""Products of a weight `[out, in]` with a few columns, in the form that XLA multiplies fastest on a CPU.
+"""Products `x @ weight.T` of n tokens with a weight `[out, in]`, in the form that XLA computes fastest on a CPU.
 
-What a product over n columns costs there depends on how its weight lies in memory, and on n:
+What a product costs there depends on how its weight lies in memory, and on n:
 
-    1 to 5    `[n, in]` times each block of 64 outputs `[in, 64]`: a block streams through once, and five rows are what
-              one kernel of XLA's library (YNNPACK, with AVX-512) holds in registers.
-    6 to 32   `weight @ x`, with the columns filled up to 8, 16 or 32: the kernels are so wide, and another width is
+    1 to 5    `x` times each block of 64 outputs `[in, 64]`: a block streams through once, and five tokens are what one
+              kernel of XLA's library (YNNPACK, with AVX-512) holds in registers.
+    6 to 32   `weight @ x.T`, with the columns filled up to 8, 16 or 32: the kernels are so wide, and another width is
               dearer than the next of these.
-    more      `weight @ x`.
+    more      `weight @ x.T`.
 
-The first needs the weight a second time, `blocks_of(weight)`. Under `vmap` what counts are the columns of all rows
+The first needs the weight a second time, `blocks_of(weight)`. Under `vmap` what counts are the tokens of all rows
 together. `scripts/product_forms.py` measures all forms.
 """
 
@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 
 FEW = 5
-"""Columns up to which the blocks are the faster form."""
+"""Tokens up to which the blocks are the faster form."""
 
 WIDTHS = (8, 16, 32)
-"""Columns that a product with fewer is filled up to."""
+"""Columns that a product of fewer tokens is filled up to."""
 
 BLOCK = 64
 """Outputs of a block."""
@@ -62,7 +62,8 @@ def _multiply_rows(
 
 
 def _by_blocks(blocks: jax.Array, x: jax.Array) -> jax.Array:
-    # Without the barriers XLA folds the transposes into the product and multiplies in another, slow form.
+    # Without the first two barriers XLA folds what stands around the product into it and multiplies in another, slow
+    # form; without the last it moves the way back to `[n, out]` behind what follows, and repeats it for every block.
     rows = jax.lax.optimization_barrier(jnp.broadcast_to(x, (blocks.shape[0], *x.shape)))
     product = jax.lax.dot_general(rows, blocks, (((2,), (1,)), ((0,), (0,))), precision=PRECISION)
     product = jax.lax.optimization_barrier(product)

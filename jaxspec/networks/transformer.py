@@ -1,12 +1,12 @@
 """`Transformer`: Llama, SmolLM2, Qwen2 and Qwen3 as a `jaxspec.base.Model`, one forward over n tokens in flight.
 
 nnx modules describe the network, with weights stored `[out, in]` as checkpoints have them. They hold no cache: a layer
-reads the context, writes the block and attends to both. Activations run through the layers in one of two forms:
+reads the context, writes the block and attends to both. Activations are `[n, D]`; a product is either of two forms:
 
-    columns   `[D, n]`, `weight @ x`       the faster one on CPU for few tokens: the weight streams through as it lies
-    rows      `[n, D]`, `x @ weight.T`
+    columns   `(weight @ x.T).T`   the faster one on CPU for few tokens: the weight streams through as it lies
+    rows      `x @ weight.T`
 
-and layers either one after another in the program (unrolled) or in a `lax.scan` over stacked weights and caches.
+and layers run either one after another in the program (unrolled) or in a `lax.scan` over stacked weights and caches.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Transformer:
         dtype: Of weights, activations and entries; norms, rotations and softmax run in float32.
         num_features: K, how many of the last hidden states `Output.hidden` holds, in order. They are those of Hugging
             Face's `output_hidden_states`: the last one is after the final norm. 0 gives None.
-        columns: Whether activations are `[D, n]` rather than `[n, D]`.
+        columns: Whether products are taken of columns, `weight @ x.T`.
         scan_layers: Whether layers are scanned. Weights and entries are then stacked over layers; see `stack`.
         blocks: Whether parameters hold every weight a second time, in blocks, for calls of few tokens; see `products`.
         kept_ids: The ascending tokens that it gives logits for, `[n, len(kept_ids)]`, by a head of its own that has
@@ -61,8 +61,8 @@ class Transformer:
             )
         if self.blocks and (self.scan_layers or not self.columns):
             raise ValueError(
-                f"blocks=True with columns={self.columns}, scan_layers={self.scan_layers}: blocks are for activations "
-                "in columns and layers that are not scanned. Leave blocks out, or set columns=True, scan_layers=False."
+                f"blocks=True with columns={self.columns}, scan_layers={self.scan_layers}: blocks are for products "
+                "of columns and layers that are not scanned. Leave blocks out, or set columns=True, scan_layers=False."
             )
 
     @property
@@ -118,14 +118,15 @@ class Transformer:
         return _with_blocks(self._shapes(), params) if self.blocks else params
 
     def empty(self, slots: int) -> Entries:
-        """Zero keys and values `[KV heads, slots, head_dim]`: one array a layer, or stacked `[L, …]` when scanned."""
-        config = self.config
-        shape = (config.num_kv_heads, slots, config.head_dim)
-        if self.scan_layers:
-            return KeysValues(*(jnp.zeros((config.num_layers, *shape), self.dtype) for _ in range(2)))
-        return tuple(
-            KeysValues(jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype)) for _ in range(config.num_layers)
-        )
+        """Zero entries of `slots` tokens: `KeysValues` of each layer, or of all, stacked `[L, …]`, when scanned."""
+        heads, head_dim, num_layers = self.config.num_kv_heads, self.config.head_dim, self.config.num_layers
+        lead = (num_layers,) if self.scan_layers else ()
+
+        def layer() -> KeysValues:
+            keys, values = (*lead, heads, head_dim, slots), (*lead, heads, slots, head_dim)
+            return KeysValues(jnp.zeros(keys, self.dtype), jnp.zeros(values, self.dtype))
+
+        return layer() if self.scan_layers else tuple(layer() for _ in range(num_layers))
 
     def embed(self, params: Params, token: jax.Array) -> jax.Array:
         """`[D]` input embedding of one token."""
@@ -232,12 +233,16 @@ def _scan(
         )
         layer = nnx.merge(graph, layer_params)
         x, entries = layer(x, jax.tree.map(take, context), jax.tree.map(take, block), step)
-        new = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, step.slot, n, 1), entries)
+        new = KeysValues(
+            jax.lax.dynamic_slice_in_dim(entries.keys, step.slot, n, 2),
+            jax.lax.dynamic_slice_in_dim(entries.values, step.slot, n, 1),
+        )
         return x, (x, new)
 
     _, (states, new) = jax.lax.scan(body, x, (jnp.arange(num_layers), params))
-    written = jax.tree.map(
-        lambda leaf, entries: jax.lax.dynamic_update_slice(leaf, entries, (0, 0, step.slot, 0)), block, new
+    written = KeysValues(
+        jax.lax.dynamic_update_slice_in_dim(block.keys, new.keys, step.slot, 3),
+        jax.lax.dynamic_update_slice_in_dim(block.values, new.values, step.slot, 2),
     )
     return [x, *states], written
 

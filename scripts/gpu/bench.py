@@ -7,7 +7,7 @@ The target has the shapes of Llama-2-7B, the draft those of JackFram/llama-68m, 
     plain     plain decoding, ms a token, against one reading of the weights at the bandwidth measured here
     verify    t(n): one forward of the target over n = 1 ... 1024 tokens in flight
     draft     one forward of the draft by width, 1 ... 64
-    layers    layers scanned against unrolled, activations in columns against rows, with the compile time apart
+    layers    layers scanned against unrolled, products of columns against rows, with the compile time apart
     rounds    whole SEQUOIA rounds at the paper's (n, levels), acceptance drawn from published vectors
     torch     plain and assisted decoding of the same shapes in torch + transformers (needs CUDA)
     smollm2   plain decoding and t(n) of SmolLM2-135M-Instruct, where its GGUF file is there
