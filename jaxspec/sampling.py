@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 BLOCK = 64
-"""Tokens of one block in the two-level searches over the vocabulary."""
+"""Tokens of one block in the two-level searches over the vocabulary; on a CPU logits come in such blocks, too
+(`networks.products`), and are searched as they lie."""
 
 FLOOR = -256.0
 """Log-probability that stands for zero in a draw without replacement: below every float32 log-probability with noise
@@ -179,23 +180,25 @@ def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> j
     al. 2019, arXiv 1903.06059). When the support of `distribution(logits)` is exhausted, the rest is drawn uniformly
     from the tokens that remain. A smaller `count` gives a prefix of a larger one.
 
-    In two levels, so that noise is drawn for few of the tokens: the best noisy score of a block is Gumbel with the
-    block's log-sum-exp as its location, and the k best tokens lie in the k best blocks, in which the scores are drawn
-    given their best.
+    In two levels, so that noise is drawn for few of the tokens: the best noisy score of a block is Gumbel with the log
+    of the block's probability as its location, and the k best tokens lie in the k best blocks, in which the scores are
+    drawn given their best.
     """
-    logits = logits.astype(jnp.float32)
-    scores = jnp.where(distribution(logits) > 0, logits - logits.max(), FLOOR)
-    blocks = _blocks(scores, -jnp.inf)
-    if blocks.shape[0] == 1:
-        return jax.lax.top_k(scores + jax.random.gumbel(key, scores.shape), count)[1]
+    probs = distribution(logits)
+    blocks = _blocks(probs, 0.0)
+    num_blocks, size = blocks.shape
+    num_tokens = np.minimum(size, probs.shape[0] - size * np.arange(num_blocks))  # of each block
     key, key_of_blocks = jax.random.split(key)
-    located = jax.nn.logsumexp(blocks, axis=1)
-    best, chosen = jax.lax.top_k(
-        located + jax.random.gumbel(key_of_blocks, located.shape), min(count, located.shape[0])
-    )
-    noisy = jax.vmap(lambda block, first: _noisy(jax.random.fold_in(key, block), blocks[block], first))(chosen, best)
-    places = jax.lax.top_k(noisy.reshape(-1), count)[1]
-    return chosen[places // blocks.shape[1]] * blocks.shape[1] + places % blocks.shape[1]
+    located = _log_or(blocks.sum(axis=1), FLOOR + np.log(num_tokens))
+    best, chosen = jax.lax.top_k(located + jax.random.gumbel(key_of_blocks, located.shape), min(count, num_blocks))
+
+    def noisy_scores(block: jax.Array, best: jax.Array) -> jax.Array:
+        is_token = jnp.arange(size) < jnp.asarray(num_tokens)[block]
+        scores = jnp.where(is_token, _log_or(blocks[block], FLOOR), -jnp.inf)
+        return _noisy(jax.random.fold_in(key, block), scores, best)
+
+    places = jax.lax.top_k(jax.vmap(noisy_scores)(chosen, best).reshape(-1), count)[1]
+    return chosen[places // size] * size + places % size
 
 
 def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -230,6 +233,11 @@ def _noisy(key: jax.Array, scores: jax.Array, best: jax.Array) -> jax.Array:
     noisy = scores + jax.random.gumbel(key, scores.shape)
     log_waits = jnp.log(-jnp.expm1(noisy - noisy.max())) - noisy  # log(exp(-noisy) - exp(-noisy.max()))
     return -jnp.logaddexp(-best, log_waits)
+
+
+def _log_or(probs: jax.Array, otherwise: np.ndarray | float) -> jax.Array:
+    """Logarithms, and another value where there is no probability."""
+    return jnp.where(probs > 0, jnp.log(jnp.where(probs > 0, probs, 1.0)), otherwise)
 
 
 def _one_hot(logits: jax.Array) -> jax.Array:

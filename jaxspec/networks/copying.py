@@ -75,7 +75,9 @@ class Copying:
         }
         newest = self._newest(tokens, positions, context, written, mask)
         follower, agreement = _lookup(newest, context)
-        logits = jax.vmap(self._mix)(self._over_vocabulary(output.logits), follower, agreement)
+        inner_logits = output.logits.astype(jnp.float32)
+        total = jax.nn.logsumexp(inner_logits, axis=1)
+        logits = jax.vmap(self._mix)(self._over_vocabulary(inner_logits), total, follower, agreement)
         return Output(logits, output.hidden, written)
 
     def embed(self, params: Params, token: jax.Array) -> jax.Array:
@@ -101,18 +103,20 @@ class Copying:
         return jnp.stack(newest)
 
     def _over_vocabulary(self, logits: jax.Array) -> jax.Array:
-        """`[n, V]` float32 logits; minus infinity for what the inner model can't propose."""
-        logits = logits.astype(jnp.float32)
+        """`[n, V]` logits; minus infinity for what the inner model can't propose."""
         kept = getattr(self.model, "kept_ids", None)
         if kept is None:
             return logits
         everywhere = jnp.full((logits.shape[0], self.vocab_size), -jnp.inf)
         return everywhere.at[:, jnp.asarray(kept)].set(logits, indices_are_sorted=True, unique_indices=True)
 
-    def _mix(self, logits: jax.Array, follower: jax.Array, agreement: jax.Array) -> jax.Array:
-        """`[V]` logits of the mixture. Only the follower's changes, as the rest keep their proportions."""
+    def _mix(self, logits: jax.Array, total: jax.Array, follower: jax.Array, agreement: jax.Array) -> jax.Array:
+        """`[V]` logits of the mixture, from logits and their log-sum-exp.
+
+        Only the follower's changes, as the rest keep their proportions.
+        """
         odds = jnp.asarray([0.0, *(share / (1.0 - share) for share in self.shares)], jnp.float32)
-        gain = jnp.log(odds[agreement]) + jax.nn.logsumexp(logits)
+        gain = jnp.log(odds[agreement]) + total
         return logits.at[follower].set(jnp.logaddexp(logits[follower], gain))
 
 
