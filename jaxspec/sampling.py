@@ -188,6 +188,8 @@ def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> j
     blocks = _blocks(probs, 0.0)
     num_blocks, size = blocks.shape
     num_tokens = np.minimum(size, probs.shape[0] - size * np.arange(num_blocks))  # of each block
+    if num_blocks == 1:
+        return jax.lax.top_k(_log_or(probs, FLOOR) + jax.random.gumbel(key, probs.shape), count)[1]
     key, key_of_blocks = jax.random.split(key)
     located = _log_or(blocks.sum(axis=1), FLOOR + np.log(num_tokens))
     best, chosen = jax.lax.top_k(located + jax.random.gumbel(key_of_blocks, located.shape), min(count, num_blocks))

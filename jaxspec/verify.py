@@ -85,7 +85,8 @@ class Sequoia:
             return jnp.maximum(target - jnp.where(draft_mass > 0, lam, mu) * subtracted, 0.0)
 
         def residual_of(lam: jax.Array, mu: jax.Array, is_unseen: jax.Array) -> jax.Array:
-            return jnp.where(is_unseen & is_first, jnp.maximum(target_of - lam * draft_of - mu, 0.0), 0.0)
+            weights = jnp.maximum(target_of - lam * draft_of - mu * possible[children], 0.0)
+            return jnp.where(is_unseen & is_first, weights, 0.0)
 
         def test(carry: tuple, place: jax.Array) -> tuple[tuple, jax.Array]:
             lam, mu, mass, is_unseen, num_unseen, reach = carry

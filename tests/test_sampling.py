@@ -117,6 +117,10 @@ def test_unused_options_are_absent():
     assert sampling.options(Sampling(0.0, top_k=3, top_p=0.5), None, 2, 8) == Options()
     chosen = sampling.options(Sampling(1.0), None, 2, 8)
     assert (chosen.top_k, chosen.top_p, chosen.min_p, chosen.bias) == (None, None, None, None)
+    assert (chosen.is_greedy, chosen.is_greedy_draft) == (None, None)
+    mixed = sampling.options(Sampling([0.0, 1.0]), 1.0, 2, 8)
+    assert mixed.is_greedy.tolist() == [True, False]
+    assert mixed.is_greedy_draft is None
     assert sampling.options(Sampling([0.0, 1.0], top_k=[0, 3]), None, 2, 8).top_k.tolist() == [0, 3]
     assert sampling.options(Sampling(0.0), 1.0, 2, 8).temperature is not None
 
