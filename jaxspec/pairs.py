@@ -25,6 +25,7 @@ from jaxspec.networks import (
     Trimmed,
     early_exit,
     early_exit_params,
+    packed,
     reduce_vocabulary,
     with_blocks,
     with_features,
@@ -38,6 +39,9 @@ DRAFT_LAYERS = 6
 
 BLOCKS_LIMIT = 2 << 30
 """Bytes of a model's weights up to which it gets blocks by itself."""
+
+PACKED_LIMIT = 4 << 30
+"""Bytes of both models' parameters up to which a CPU has them in one piece of memory; they are copied there."""
 
 PAIRS: dict[str, dict[str, Any]] = {DEFAULT: {"target": DEFAULT, "draft": {"early_exit": DRAFT_LAYERS}}}
 """The pairs that are known by name, written as in a `pair.json`."""
@@ -166,14 +170,14 @@ def load(
     description = entries.get("description", "") if draft_layers is None else ""
     read = _pair(name, target, draft, profiles, description)
     if folder is None or draft_layers is not None:
-        return read
+        return _packed(read)
     read = _with_heads(read, [heads.load(folder / place) for place in entries.get("hrad", ())], options)
     draft, params = read.draft, read.params["draft"]
     if "kept_ids" in entries:
         draft, params = reduce_vocabulary(draft, params, np.load(folder / entries["kept_ids"]).tolist())
     if "copying" in entries:
         draft = Copying(draft, tuple(entries["copying"]))
-    return dataclasses.replace(read, draft=draft, params={**read.params, "draft": params})
+    return _packed(dataclasses.replace(read, draft=draft, params={**read.params, "draft": params}))
 
 
 def pair(
@@ -192,7 +196,7 @@ def pair(
         Unavailable: A named model has to be fetched, and can't be.
     """
     first, second = (_read(*locate(str(one)), dtype, options) for one in (target, draft))
-    return _pair(f"{target} + {draft}", first, second)
+    return _packed(_pair(f"{target} + {draft}", first, second))
 
 
 class _Loaded(NamedTuple):
@@ -229,6 +233,15 @@ def _blocks_pay(model: Transformer, params: Params) -> bool:
     is_plain = model.columns and not model.scan_layers and model.dtype == "float32"
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     return is_plain and jax.default_backend() == "cpu" and size <= BLOCKS_LIMIT
+
+
+def _packed(read: Pair) -> Pair:
+    """The pair with its models' parameters in one piece of memory, where that pays."""
+    models = {name: read.params[name] for name in ("target", "draft")}
+    size = sum(leaf.nbytes for leaf in {id(leaf): leaf for leaf in jax.tree.leaves(models)}.values())
+    if jax.default_backend() != "cpu" or size > PACKED_LIMIT:
+        return read
+    return dataclasses.replace(read, params={**read.params, **packed(models)})
 
 
 def _has_tokenizer(folder: Path) -> bool:

@@ -315,6 +315,25 @@ def test_models_have_blocks_where_they_pay(tmp_path, monkeypatch):
     assert not has_blocks()
 
 
+def test_a_cpu_has_both_models_in_one_piece_of_memory(tmp_path, monkeypatch):
+    make_folder(tmp_path / "model", 64, make_tokenizer(64))
+
+    def span():
+        """Bytes from the first parameter to the end of the last, and those of all."""
+        leaves = jax.tree.leaves(pairs.pair(tmp_path / "model", tmp_path / "model").params)
+        begins = [leaf.unsafe_buffer_pointer() for leaf in leaves]
+        ends = [begin + leaf.nbytes for begin, leaf in zip(begins, leaves, strict=True)]
+        return max(ends) - min(begins), sum(leaf.nbytes for leaf in leaves)
+
+    if jax.default_backend() != "cpu":
+        pytest.skip("parameters are packed on a CPU only")
+    spanned, needed = span()
+    assert needed <= spanned < 1.1 * needed
+    monkeypatch.setattr(pairs, "packed", lambda params: pytest.fail("packed beyond the limit"))
+    monkeypatch.setattr(pairs, "PACKED_LIMIT", needed - 1)
+    span()
+
+
 def test_early_exit_shares_the_arrays_and_is_a_model_with_those_layers(tmp_path):
     target, params = make_folder(tmp_path, 61, num_layers=3)
     model, kept = pairs.early_exit(target, 2), pairs.early_exit_params(target, params, 2)

@@ -11,6 +11,7 @@ from jaxspec.networks.derived import (
     with_features,
 )
 from jaxspec.networks.load import load, load_tokenizer, save
+from jaxspec.networks.memory import packed
 from jaxspec.networks.mlp import MLP
 from jaxspec.networks.transformer import Transformer
 
@@ -26,6 +27,7 @@ __all__ = [
     "from_hugging_face",
     "load",
     "load_tokenizer",
+    "packed",
     "reduce_vocabulary",
     "save",
     "with_blocks",
