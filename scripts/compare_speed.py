@@ -15,7 +15,6 @@ Prints, for the default pair in float32:
 import argparse
 import dataclasses
 import functools
-import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import cache, decode, measure, pairs, plan, profiles, timing
+from jaxspec import cache, decode, measure, pairs, plan, profiles, reports, timing
 from jaxspec.decode import Sampling
 
 PROMPTS = (
@@ -199,10 +198,9 @@ def main() -> None:
     pair = pairs.load(draft_layers=args.draft_layers)
     console.print(f"{profiles.machine_description()}; {profiles.library_versions()}")
     wanted = args.sections.split(",")
-    results: dict[str, object] = {}
-    read = bandwidth() if {"bandwidth", "plain"} & set(wanted) else {}
+    results: dict[str, Any] = bandwidth() if {"bandwidth", "plain"} & set(wanted) else {}
     for name, section in {
-        "plain": lambda p: plain(p, read["gb_per_second"]),
+        "plain": lambda p: plain(p, results["gb_per_second"]),
         "torch": torch,
         "forwards": forwards,
         "rounds": rounds,
@@ -210,10 +208,8 @@ def main() -> None:
     }.items():
         if name in wanted:
             results[name] = section(pair)
-    if args.out:
-        environment = {"machine": profiles.machine_description(), "versions": profiles.library_versions()}
-        with open(args.out, "w") as file:
-            json.dump({**environment, **read, **results}, file, indent=2)
+        if args.out:  # behind every section: all of them take ten minutes
+            reports.save_result(args.out, vars(args), **results)
 
 
 if __name__ == "__main__":

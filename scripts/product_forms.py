@@ -2,8 +2,8 @@
 
     python scripts/product_forms.py [--pair smollm2-135m] [--tokens 1,2,3,4,5,6,8,12,16,32] [--out products.json]
 
-Random weights in the shapes of the pair's target, its head included. The forms take turns, so that a slow moment of the
-machine meets all of them.
+Random weights in the shapes of the pair's target, its head included, in one piece of memory for each form, as a CPU has
+a pair's parameters. The forms take turns, so that a slow moment of the machine meets all of them.
 
     library     what the library runs on a CPU (jaxspec.networks.products): blocks up to 5 tokens, then filled columns
     columns     W [out, in] times x [in, n]
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import pairs, reports, timing
+from jaxspec import networks, pairs, reports, timing
 from jaxspec.networks import products
 from jaxspec.networks.products import BLOCK
 
@@ -98,16 +98,17 @@ def measure(pair: pairs.Pair, tokens: list[int], repeats: int) -> dict[str, dict
     """Milliseconds by form and number of tokens, medians."""
     num_layers, shapes, head_shape = shapes_of(pair)
     key = jax.random.key(0)
-    head = jax.random.normal(key, head_shape)
+    head = networks.packed(jax.random.normal(key, head_shape))
     timed: dict[tuple[str, int], timing.Timed] = {}
     for name, form in FORMS.items():
-        layers = [
+        drawn = [
             {
                 what: jax.jit(form.store)(jax.random.normal(jax.random.fold_in(key, index), shape) / shape[1] ** 0.5)
                 for what, shape in shapes.items()
             }
             for index in range(num_layers)
         ]
+        layers = networks.packed(drawn)
         run = jax.jit(lambda layers, head, x, form=form: forward(form, layers, head, x))
         for n in tokens:
             shape = (n, head_shape[1]) if form.features == 1 else (head_shape[1], n)
