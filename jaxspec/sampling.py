@@ -178,7 +178,7 @@ def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> j
 
     Gumbel-top-k: the order of logit + Gumbel noise is the order of successive draws from the renormalised rest (Kool et
     al. 2019, arXiv 1903.06059). When the support of `distribution(logits)` is exhausted, the rest is drawn uniformly
-    from the tokens that remain. A smaller `count` gives a prefix of a larger one.
+    from the tokens that remain. With jax's default keys a smaller `count` gives a prefix of a larger one.
 
     In two levels, so that noise is drawn for few of the tokens: the best noisy score of a block is Gumbel with the log
     of the block's probability as its location, and the k best tokens lie in the k best blocks, in which the scores are
@@ -190,16 +190,18 @@ def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> j
     num_tokens = np.minimum(size, probs.shape[0] - size * np.arange(num_blocks))  # of each block
     if num_blocks == 1:
         return jax.lax.top_k(_log_or(probs, FLOOR) + jax.random.gumbel(key, probs.shape), count)[1]
-    key, key_of_blocks = jax.random.split(key)
+    num_chosen = min(count, num_blocks)
+    noise = jax.random.gumbel(key, (num_blocks + num_chosen * size,))  # one call: a call costs more than its numbers
     located = _log_or(blocks.sum(axis=1), FLOOR + np.log(num_tokens))
-    best, chosen = jax.lax.top_k(located + jax.random.gumbel(key_of_blocks, located.shape), min(count, num_blocks))
+    best, chosen = jax.lax.top_k(located + noise[:num_blocks], num_chosen)
 
-    def noisy_scores(block: jax.Array, best: jax.Array) -> jax.Array:
+    def noisy_scores(block: jax.Array, best: jax.Array, noise: jax.Array) -> jax.Array:
         is_token = jnp.arange(size) < jnp.asarray(num_tokens)[block]
         scores = jnp.where(is_token, _log_or(blocks[block], FLOOR), -jnp.inf)
-        return _noisy(jax.random.fold_in(key, block), scores, best)
+        return _given_best(scores + noise, best)
 
-    places = jax.lax.top_k(jax.vmap(noisy_scores)(chosen, best).reshape(-1), count)[1]
+    noisy = jax.vmap(noisy_scores)(chosen, best, noise[num_blocks:].reshape(num_chosen, size))
+    places = jax.lax.top_k(noisy.reshape(-1), count)[1]
     return chosen[places // size] * size + places % size
 
 
@@ -226,13 +228,12 @@ def _temper(logits: jax.Array, temperature: jax.Array) -> jax.Array:
     return (logits - logits.max()) / jnp.where(temperature > 0, temperature, 1.0)
 
 
-def _noisy(key: jax.Array, scores: jax.Array, best: jax.Array) -> jax.Array:
-    """Scores with Gumbel noise, given the `[]` best of them; the key is consumed.
+def _given_best(noisy: jax.Array, best: jax.Array) -> jax.Array:
+    """Scores with Gumbel noise, moved so that the best of them is the `[]` one that is given.
 
     exp(-noisy score) is the arrival time of a Poisson process with the rate exp(score). Such processes have no memory:
     which comes first, and how long after it the others come, does not depend on when it comes.
     """
-    noisy = scores + jax.random.gumbel(key, scores.shape)
     log_waits = jnp.log(-jnp.expm1(noisy - noisy.max())) - noisy  # log(exp(-noisy) - exp(-noisy.max()))
     return -jnp.logaddexp(-best, log_waits)
 

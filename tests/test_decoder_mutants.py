@@ -16,7 +16,8 @@ from toys import pair
 from jaxspec import cache, tree
 from jaxspec.base import Model
 from jaxspec.decode import drafting, levels, proposals, state
-from jaxspec.decode.tree import OUTCOME, PROPOSAL, TreeDecoder
+from jaxspec.decode.proposals import OUTCOME, PROPOSAL
+from jaxspec.decode.tree import TreeDecoder
 
 BINARY = tree.k_ary(2, 2)
 

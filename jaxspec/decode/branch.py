@@ -21,8 +21,9 @@ from jaxspec import cache, hrad, sampling, verify
 from jaxspec.base import Context, Entries, Model, Output, Params
 from jaxspec.decode import branch_counts, proposals
 from jaxspec.decode import state as states
-from jaxspec.decode.branch_draft import OUTCOME, RESIDUAL, BranchDrafter
+from jaxspec.decode.branch_draft import BranchDrafter
 from jaxspec.decode.lines import Drafted, Evidence, Line, Memory, Resolved, Tally
+from jaxspec.decode.proposals import OUTCOME, RESIDUAL
 from jaxspec.decode.state import Info, Row, State
 
 

@@ -10,10 +10,8 @@ from jaxspec.base import Entries, Model, Params
 from jaxspec.decode import proposals
 from jaxspec.decode import state as states
 from jaxspec.decode.lines import Drafted, Evidence, Line, Memory
+from jaxspec.decode.proposals import PROPOSAL, STAGE
 from jaxspec.decode.state import Row, State
-
-PROPOSAL, OUTCOME, RESIDUAL, STAGE = range(4)
-"""Purposes of a round's randomness."""
 
 
 @dataclasses.dataclass(frozen=True)

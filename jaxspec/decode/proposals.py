@@ -10,6 +10,11 @@ from jaxspec import sampling, verify
 from jaxspec.base import Model
 from jaxspec.decode.state import Row
 
+PURPOSES = range(4)
+"""What a round draws at a node or position: its children, which is accepted, the token if none is, a draft stage."""
+
+PROPOSAL, OUTCOME, RESIDUAL, STAGE = PURPOSES
+
 
 def check(target: Model, draft: Model, max_children: int, what: str) -> None:
     """Raises where a draft can't propose for a target.
@@ -124,4 +129,4 @@ def outcome(
 
 def key_of(key: jax.Array, number: jax.Array | int, purpose: int) -> jax.Array:
     """The key of one draw of a round: by the number of its node or position, and its purpose."""
-    return jax.random.fold_in(jax.random.fold_in(key, number), purpose)
+    return jax.random.fold_in(key, number * len(PURPOSES) + purpose)

@@ -19,11 +19,9 @@ from jaxspec.decode import proposals
 from jaxspec.decode import state as states
 from jaxspec.decode.drafting import Drafted, draft_tree
 from jaxspec.decode.levels import constants_of
+from jaxspec.decode.proposals import OUTCOME, PROPOSAL, RESIDUAL
 from jaxspec.decode.state import Info, Row, State
 from jaxspec.tree import TokenTree
-
-PROPOSAL, OUTCOME, RESIDUAL = range(3)
-"""Purposes of a node's randomness, folded into its key."""
 
 
 class Resolved(NamedTuple):
