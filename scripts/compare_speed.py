@@ -1,11 +1,10 @@
 """How fast plain decoding and whole rounds are here, against what bounds them.
 
-    python scripts/compare_speed.py [--sections bandwidth,plain,torch,forwards,rounds,capacity] [--out speed.json]
+    python scripts/compare_speed.py [--sections plain,torch,forwards,rounds,capacity] [--out speed.json]
 
 Prints, for the default pair in float32:
 
-    bandwidth   what this machine reads from memory, hence the least time of one pass over the target's weights
-    plain       plain decoding at capacity 512, against that time
+    plain       plain decoding at capacity 512, in turns with reads of memory: against one pass over the weights
     torch       the same prompts through transformers + torch, in turns with ours (needs the extra `torch`)
     forwards    forwards of the target by their tokens, with its weights in blocks too (a CPU's default) and without
     rounds      whole rounds of trees of 8 and 32 nodes at T=0 and T=1, against their forwards measured alone
@@ -41,31 +40,40 @@ ACCEPTANCE = (0.55, 0.12, 0.06, 0.04)
 console = Console()
 
 
-def bandwidth() -> dict[str, float]:
-    """GB/s that two threads read, the best of several passes over 1 GiB."""
-    halves = np.split(np.ones(2**28, np.float32), jax.local_device_count() * 2)
-    with ThreadPoolExecutor(len(halves)) as pool:
-        seconds = []
-        for _ in range(10):
-            start = time.perf_counter()
-            list(pool.map(lambda half: np.dot(half, half), halves))
-            seconds.append(time.perf_counter() - start)
-    rate = sum(half.nbytes for half in halves) / min(seconds) / 1e9
-    console.print(f"memory bandwidth: {rate:.1f} GB/s (best of {len(seconds)} reads of 1 GiB by {len(halves)} threads)")
-    return {"gb_per_second": rate}
-
-
-def plain(pair: pairs.Pair, rate: float) -> dict[str, float]:
-    """Milliseconds of a plain token at capacity 512, and the floor that reading the weights sets."""
+def plain(pair: pairs.Pair, repeats: int = 11) -> dict[str, float]:
+    """Milliseconds of a plain token at capacity 512 and what two threads read meanwhile, in turns: medians."""
     weights = sum(leaf.size for leaf in jax.tree.leaves(pair.target.shapes())) * 4
-    floor = weights / rate / 1e6
-    prompt = pair.encode(PROMPTS[0])
-    token = timing.round_time(decode.autoregressive(pair.target), pair.params, prompt, key=jax.random.key(0))
+    decoder, prompt = decode.autoregressive(pair.target), pair.encode(PROMPTS[0])
+    token = timing.timed_round(decoder, pair.params, prompt, key=jax.random.key(0))
+    found = timing.in_turns({"token": token, "gigabyte": timed_gigabyte()}, repeats)
+    tokens, floors = np.array(found["token"]), np.array(found["gigabyte"]) * weights / 1e9
+    result = {
+        "ms_per_token": float(np.median(tokens)),
+        "floor_ms": float(np.median(floors)),
+        "gb_per_second": 1000 / statistics.median(found["gigabyte"]),
+        "best_gb_per_second": 1000 / min(found["gigabyte"]),
+        "ratio": float(np.median(tokens / floors)),
+    }
     console.print(
-        f"plain decoding: {token:.1f} ms a token; {weights / 1e6:.0f} MB of weights take {floor:.1f} ms to read: "
-        f"{token / floor:.2f} x the floor"
+        f"plain decoding: {result['ms_per_token']:.1f} ms a token; {weights / 1e6:.0f} MB of weights take "
+        f"{result['floor_ms']:.1f} ms to read at {result['gb_per_second']:.1f} GB/s (at best "
+        f"{result['best_gb_per_second']:.1f}): {result['ratio']:.2f} x the floor (medians of {repeats} pairs)"
     )
-    return {"ms_per_token": token, "floor_ms": floor, "ratio": token / floor}
+    return result
+
+
+def timed_gigabyte() -> timing.Timed:
+    """1e9 bytes read from memory by two threads: what ten reads of 1 GiB take of it on average."""
+    halves = np.split(np.ones(2**28, np.float32), 2)
+    pool = ThreadPoolExecutor(len(halves))
+
+    def once(reads: int = 10) -> float:
+        start = time.perf_counter()
+        for _ in range(reads):
+            list(pool.map(lambda half: np.dot(half, half), halves))
+        return (time.perf_counter() - start) * 1000 / reads * 1e9 / sum(half.nbytes for half in halves)
+
+    return once
 
 
 def torch(pair: pairs.Pair, num_tokens: int = 64, repeats: int = 3) -> dict[str, float]:
@@ -189,25 +197,23 @@ def capacity(pair: pairs.Pair) -> list[dict[str, float]]:
     return results
 
 
+SECTIONS = {"plain": plain, "torch": torch, "forwards": forwards, "rounds": rounds, "capacity": capacity}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", default="bandwidth,plain,forwards,rounds,capacity", help="default: all but torch")
+    parser.add_argument("--sections", default="plain,forwards,rounds,capacity", help="default: all but torch")
     parser.add_argument("--draft-layers", type=int, help="time an early exit of so many layers as the draft")
     parser.add_argument("--out", help="also write the numbers to this JSON file")
     args = parser.parse_args()
+    wanted = args.sections.split(",")
+    if unknown := [name for name in wanted if name not in SECTIONS]:
+        parser.error(f"--sections names {', '.join(unknown)}; there are {', '.join(SECTIONS)}.")
     pair = pairs.load(draft_layers=args.draft_layers)
     console.print(f"{profiles.machine_description()}; {profiles.library_versions()}")
-    wanted = args.sections.split(",")
-    results: dict[str, Any] = bandwidth() if {"bandwidth", "plain"} & set(wanted) else {}
-    for name, section in {
-        "plain": lambda p: plain(p, results["gb_per_second"]),
-        "torch": torch,
-        "forwards": forwards,
-        "rounds": rounds,
-        "capacity": capacity,
-    }.items():
-        if name in wanted:
-            results[name] = section(pair)
+    results: dict[str, Any] = {}
+    for name in wanted:
+        results[name] = SECTIONS[name](pair)
         if args.out:  # behind every section: all of them take ten minutes
             reports.save_result(args.out, vars(args), **results)
 
