@@ -30,6 +30,7 @@ from jaxspec.networks import (
     with_blocks,
     with_features,
 )
+from jaxspec.networks.memory import distinct
 from jaxspec.profiles import Profile
 
 __all__ = ["DEFAULT", "Pair", "Trimmed", "Unavailable", "early_exit", "early_exit_params", "fetch", "load", "pair"]
@@ -238,7 +239,7 @@ def _blocks_pay(model: Transformer, params: Params) -> bool:
 def _packed(read: Pair) -> Pair:
     """The pair with its models' parameters in one piece of memory, where that pays."""
     models = {name: read.params[name] for name in ("target", "draft")}
-    size = sum(leaf.nbytes for leaf in {id(leaf): leaf for leaf in jax.tree.leaves(models)}.values())
+    size = sum(array.nbytes for array in distinct(models))
     if jax.default_backend() != "cpu" or size > PACKED_LIMIT:
         return read
     return dataclasses.replace(read, params={**read.params, **packed(models)})

@@ -9,6 +9,11 @@ ALIGNMENT = 64
 """Bytes. XLA on a CPU takes an array of numpy's as it is where it begins at a multiple of them, and copies another."""
 
 
+def distinct(params: Params) -> list[jax.Array]:
+    """The arrays of parameters, each once however often it occurs."""
+    return list({id(leaf): leaf for leaf in jax.tree.leaves(params)}.values())
+
+
 def packed(params: Params) -> Params:
     """The same parameters, one behind the other in one piece of memory, for devices that are a CPU.
 
@@ -18,7 +23,7 @@ def packed(params: Params) -> Params:
     still.
     """
     leaves, tree = jax.tree.flatten(params)
-    arrays = list({id(leaf): leaf for leaf in leaves}.values())
+    arrays = distinct(params)
     sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]
     piece = np.empty(sum(sizes) + ALIGNMENT, np.uint8)
     begin = -piece.ctypes.data % ALIGNMENT
