@@ -1,7 +1,13 @@
 """Lossless speculative decoding as compiled, pure JAX functions.
 
-The parts are modules, loaded when they are first used: `decode` (methods and the loop), `tree`, `plan`, `profiles`,
-`measure`, `verify`, `sampling`, `parity`, `pairs` (ready models), `networks`, `hrad`, `theory`, `ranking`, `simulate`.
+Each part is a room of its own, loaded when it is first used; imports run downwards in this order:
+
+    cli                              the command line
+    study  train  catalogue          comparisons; what is fitted; methods and prompts by name
+    measure  pairs                   a pair on this machine; ready pairs
+    plan  decode  networks           what to decode with; methods and their loop; models
+    verify  sampling  cache  tree    rules; draws; committed tokens; trees
+    profiles  records  base          what was measured; JSON; letters and the `Model` protocol
 """
 
 import importlib
@@ -9,22 +15,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxspec import (
-        decode,
-        hrad,
-        measure,
-        networks,
-        pairs,
-        parity,
-        plan,
-        profiles,
-        ranking,
-        sampling,
-        simulate,
-        theory,
-        tree,
-        verify,
-    )
+    from jaxspec import decode, measure, networks, pairs, plan, profiles, sampling, tree, verify
+    from jaxspec.decode.branches import cuts as hrad
+    from jaxspec.plan import ranking, theory
+    from jaxspec.study import parity
+    from jaxspec.study import simulation as simulate
+    from jaxspec.train import distil as training
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,12 +36,23 @@ __all__ = [
     "sampling",
     "simulate",
     "theory",
+    "training",
     "tree",
     "verify",
 ]
 
+_ELSEWHERE = {
+    "hrad": "decode.branches.cuts",
+    "parity": "study.parity",
+    "ranking": "plan.ranking",
+    "simulate": "study.simulation",
+    "theory": "plan.theory",
+    "training": "train.distil",
+}
+"""Modules that are offered here and live in a room."""
+
 
 def __getattr__(name: str) -> ModuleType:
     if name in __all__:
-        return importlib.import_module(f"jaxspec.{name}")
+        return importlib.import_module(f"jaxspec.{_ELSEWHERE.get(name, name)}")
     raise AttributeError(f"module 'jaxspec' has no attribute {name!r}")

@@ -20,6 +20,10 @@ Params = Any
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
+BLOCK = 64
+"""Tokens of one block of the vocabulary. On a CPU the head's product gives logits in such blocks
+(`networks.weights.products`), and searches and draws read them as they lie (`sampling.draws`)."""
+
 Entries = Any
 """A pytree of arrays with one slot axis each: whatever a model stores for a token (keys and values, say)."""
 

@@ -8,10 +8,8 @@ import json
 import math
 import operator
 import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,9 @@ import numpy as np
 FORMAT = 1
 """Version of the JSON format."""
 
+
 SUM_TOLERANCE = 1e-6
 """By how much the acceptances of one parent's children may exceed 1 in sum."""
-
-_LIBRARIES = ("jaxspec", "jax", "jaxlib", "flax", "numpy")
 
 
 @dataclass(frozen=True)
@@ -173,32 +170,6 @@ def check_acceptance(acceptance: Any) -> np.ndarray:
         where = ", ".join(map(str, index))
         raise ValueError(f"acceptance[{where}] is {values[tuple(index)]}, but a probability lies in [0, 1]")
     return values
-
-
-def machine_description() -> str:
-    """One line on this machine: processor, cores in reach, system and jax's devices."""
-    import jax  # a profile is read and planned with without starting jax's backend
-
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = (line.partition(":")[2] for line in info.read_text().splitlines() if line.startswith("model name"))
-        cpu = next(names, cpu).strip()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    kinds = [device.device_kind for device in jax.devices()]
-    devices = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
-    return f"{cpu}, {cores} cores, {platform.system()} {platform.release()}; jax: {jax.default_backend()}, {devices}"
-
-
-def library_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that decide the measured times; those not installed are left out."""
-    versions = {"python": platform.python_version()}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _interpolate(times: Mapping[int, float], n: int) -> float:

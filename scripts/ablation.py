@@ -16,22 +16,15 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jaxspec import (
-    branch_theory,
-    calibration,
-    decode,
-    heads,
-    pairs,
-    plan,
-    prompts,
-    ranking,
-    reports,
-    simulate,
-    verify,
-)
-from jaxspec.decode.branch import BranchDecoder
-from jaxspec.hrad import KEEP_ALL, Confidence, Cut, HRad
+from jaxspec import decode, pairs, plan, ranking, simulate, verify
+from jaxspec.catalogue import prompts
+from jaxspec.cli.show import terminal
+from jaxspec.decode.branches.cuts import KEEP_ALL, Confidence, Cut, HRad
+from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.measure import calibration
 from jaxspec.networks import with_features
+from jaxspec.pairs import heads
+from jaxspec.plan.theory import renewal
 
 console = Console(stderr=True)
 
@@ -208,14 +201,14 @@ def predict(
     acceptance = ranking.mean_acceptance(profile)
     for record in records:
         if "max_branches" in record:
-            setting = branch_theory.forking(table, acceptance, record["max_branches"], record["epsilon"] or 0.0)
-            record["predicted_tokens"] = branch_theory.tokens(setting, options.length)
-            record["predicted_rollback"] = branch_theory.rollback(setting, options.length)
+            setting = renewal.forking(table, acceptance, record["max_branches"], record["epsilon"] or 0.0)
+            record["predicted_tokens"] = renewal.tokens(setting, options.length)
+            record["predicted_rollback"] = renewal.rollback(setting, options.length)
 
 
 def show(records: list[dict[str, Any]]) -> None:
     """What was measured, and what was simulated."""
-    results = reports.results_console()
+    results = terminal.results_console()
     measured = Table("arm", "tokens / round", "run", "rollback path", "all", "ends p/b/s", "hits of labels")
     for record in records:
         tally, ends, hits = record.get("tally", {}), "", ""
@@ -274,7 +267,7 @@ def main() -> None:
     if options.predict:
         predict(records, pair, encoded, options)
     show(records)
-    reports.save_result(options.out, vars(options), arms=records)
+    records.save_result(options.out, vars(options), arms=records)
     if options.plot:
         plot(records, options.plot)
 

@@ -24,8 +24,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import cache, decode, measure, pairs, plan, profiles, reports, timing
+from jaxspec import cache, decode, measure, pairs, plan, records
 from jaxspec.decode import Sampling
+from jaxspec.measure import timing
 
 PROMPTS = (
     "Explain why the sky is blue.",
@@ -210,12 +211,12 @@ def main() -> None:
     if unknown := [name for name in wanted if name not in SECTIONS]:
         parser.error(f"--sections names {', '.join(unknown)}; there are {', '.join(SECTIONS)}.")
     pair = pairs.load(draft_layers=args.draft_layers)
-    console.print(f"{profiles.machine_description()}; {profiles.library_versions()}")
+    console.print(f"{records.machine_description()}; {records.library_versions()}")
     results: dict[str, Any] = {}
     for name in wanted:
         results[name] = SECTIONS[name](pair)
         if args.out:  # behind every section: all of them take ten minutes
-            reports.save_result(args.out, vars(args), **results)
+            records.save_result(args.out, vars(args), **results)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,16 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from jaxspec import decode, hrad_report, hrad_rounds, pairs, prompts, reports
-from jaxspec.arguments import integer
+from jaxspec import decode, pairs
 from jaxspec.base import Progress
-from jaxspec.hrad_report import Collected, Evaluation
-from jaxspec.hrad_rounds import Rounds
+from jaxspec.catalogue import prompts
+from jaxspec.cli.options import integer
+from jaxspec.cli.show import terminal
 from jaxspec.networks import with_features
+from jaxspec.train.hrad import collecting
+from jaxspec.train.hrad import evaluation as evaluation_
+from jaxspec.train.hrad.collecting import Rounds
+from jaxspec.train.hrad.evaluation import Collected, Evaluation
 
 SHOWN = ("hrad", "lengths", "regression", "confidence", "confidence_balanced", "majority")
 
@@ -39,10 +43,10 @@ def log(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> tuple
     made_with |= {name: getattr(args, name) for name in names}
     layers = max(args.features)
     if args.rounds is not None and args.rounds.exists():
-        rounds = hrad_rounds.load(args.rounds, made_with, layers)
+        rounds = collecting.load(args.rounds, made_with, layers)
     else:
-        rounds = hrad_rounds.collect(
-            hrad_rounds.logging_decoder(with_features(pair.target, layers), pair.draft, args.length),
+        rounds = collecting.collect(
+            collecting.logging_decoder(with_features(pair.target, layers), pair.draft, args.length),
             pair.params_at(args.temperature),
             encoded,
             key=jax.random.key(args.seed),
@@ -53,14 +57,14 @@ def log(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> tuple
             progress=progress,
         )
         if args.rounds is not None:
-            hrad_rounds.save(args.rounds, rounds, made_with)
+            collecting.save(args.rounds, rounds, made_with)
     return rounds, np.asarray(files)[rounds.prompts]
 
 
 def read(pair: pairs.Pair, rounds: Rounds, features: int) -> Collected:
     """The rounds as a head of the last `features` layers reads them."""
     cut = rounds._replace(features=rounds.features[:, -features:])
-    return Collected(cut, hrad_rounds.inputs(cut, with_features(pair.target, features), pair.params["target"]))
+    return Collected(cut, collecting.inputs(cut, with_features(pair.target, features), pair.params["target"]))
 
 
 def some(collected: Collected, chosen: np.ndarray) -> Collected:
@@ -82,17 +86,17 @@ def study(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
         records.append(record | scores)
 
     for features in args.features:
-        trained = hrad_report.train(read(pair, rounds, features), seed=args.seed)
+        trained = evaluation_.train(read(pair, rounds, features), seed=args.seed)
         add(f"K = {features}", "held out", trained.num_rounds["training"], trained.held_out)
     collected = read(pair, rounds, args.default_features)
-    held_out = hrad_report.split_by_prompt(rounds.prompts, args.seed).held_out
+    held_out = evaluation_.split_by_prompt(rounds.prompts, args.seed).held_out
     for part in (2, 4):
         fewer = some(collected, ~held_out & (rounds.prompts % part == 0))
-        trained = hrad_report.train(fewer, some(collected, held_out), seed=args.seed)
+        trained = evaluation_.train(fewer, some(collected, held_out), seed=args.seed)
         assert trained.other_task is not None
         add(f"of 1 / {part} of the prompts", "held out", trained.num_rounds["training"], trained.other_task)
     for place, name in enumerate(names):
-        trained = hrad_report.train(some(collected, files == place), some(collected, files != place), seed=args.seed)
+        trained = evaluation_.train(some(collected, files == place), some(collected, files != place), seed=args.seed)
         assert trained.other_task is not None
         add(f"of {name}", name, trained.num_rounds["training"], trained.held_out)
         add(f"of {name}", "the other files", trained.num_rounds["training"], trained.other_task)
@@ -101,9 +105,9 @@ def study(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
 
 def show(records: Sequence[dict[str, Any]]) -> None:
     """Accuracy and balanced accuracy of each predictor, and what cutting by it is estimated to give."""
-    console = reports.results_console()
+    console = terminal.results_console()
     table = Table("head", "tried on", "rounds", *SHOWN, title="accuracy / balanced accuracy")
-    cuts = Table("head", "tried on", *hrad_report.CUTS, title="estimated tokens a round / rollback, by the cut")
+    cuts = Table("head", "tried on", *evaluation_.CUTS, title="estimated tokens a round / rollback, by the cut")
     for record in records:
         cells = (f"{record[name]['accuracy']:.3f} / {record[name]['balanced']:.3f}" for name in SHOWN)
         table.add_row(record["head"], record["tried_on"], str(record["trained_on"]), *cells)
@@ -138,11 +142,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.default_features > max(args.features):
         raise SystemExit(f"--default-features {args.default_features}: at most the {max(args.features)} of --features")
     pair = pairs.load(args.pair)
-    with reports.progress() as progress:
+    with terminal.progress() as progress:
         records = study(pair, args, progress)
     show(records)
     if args.out:
-        reports.save_result(args.out, vars(args), heads=records)
+        records.save_result(args.out, vars(args), heads=records)
 
 
 if __name__ == "__main__":

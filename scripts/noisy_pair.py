@@ -13,8 +13,9 @@ from pathlib import Path
 
 import jax
 
-from jaxspec import fetching, networks, pair_file
+from jaxspec import networks
 from jaxspec.base import Params
+from jaxspec.pairs import fetching, pair_file
 
 
 def noisy(params: Params, scale: float, seed: int) -> Params:

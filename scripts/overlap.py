@@ -67,8 +67,8 @@ def measured(decoder: Any, pair: Any, prompts: list[list[int]], args: argparse.N
     import jax
 
     from jaxspec import decode
-    from jaxspec.decode.branch import BranchDecoder
-    from jaxspec.decode.split import generate_split, place
+    from jaxspec.decode.branches.decoder import BranchDecoder
+    from jaxspec.decode.placement.split import generate_split, place
 
     first, second = jax.devices()[:2]
     runs: dict[str, Any] = {"fused": (decode.generate, pair.params, {})}
@@ -121,7 +121,9 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
     from rich.console import Console
     from rich.table import Table
 
-    from jaxspec import bench, decode, pairs, simulate, timing
+    from jaxspec import decode, pairs, simulate
+    from jaxspec.measure import timing
+    from jaxspec.study import bench
 
     pair = pairs.load(args.pair, draft_layers=args.draft_layers)
     prompts = [pair.encode(text) for text in PROMPTS[: args.num_prompts]]

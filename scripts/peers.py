@@ -30,10 +30,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxspec import bench, bench_report, decode, fetching, methods, networks, pairs, prompts, reports
-from jaxspec.arguments import add_prompts, add_shape, integer, method_list, number, with_trees
-from jaxspec.bench import BASELINE, Arm, Output, Report
+from jaxspec import decode, networks, pairs, records
+from jaxspec.catalogue import choosing, prompts
+from jaxspec.cli.options import add_prompts, add_shape, integer, method_list, number, with_trees
+from jaxspec.cli.show import bench_tables, terminal
 from jaxspec.networks import Transformer
+from jaxspec.pairs import fetching
+from jaxspec.study import bench, bench_results
+from jaxspec.study.bench import BASELINE, Arm, Output, Report
 
 TORCH, ASSISTED, LOOKUP, LLAMA = "torch", "torch assisted", "torch lookup", "llama.cpp"
 
@@ -171,7 +175,7 @@ def available(pair: pairs.Pair, args: argparse.Namespace, folder: Path) -> tuple
                 found[name] = peer
         except Missing as reason:
             missing[kind] = str(reason)
-            reports.remark(f"{kind}: {reason}; what of it needs that is left out")
+            fetching.report(f"{kind}: {reason}; what of it needs that is left out")
     return found, missing
 
 
@@ -196,7 +200,7 @@ def float32_gguf(source: Path, path: Path) -> None:
     writer.close()
 
 
-def ratios(report: Report, ours: Sequence[str]) -> dict[str, bench_report.Spread]:
+def ratios(report: Report, ours: Sequence[str]) -> dict[str, bench_results.Spread]:
     """How many times as fast as its counterpart ours is: plain over plain, speculative over assisted and lookup."""
     found = {}
     for name, peer in itertools.product(ours, report.samples):
@@ -234,13 +238,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     args = parse(words)
     ours = tuple(dict.fromkeys((BASELINE, *args.methods)))
-    profile = methods.planning_profile(args, ours)
+    profile = choosing.planning_profile(args, ours)
     chosen = prompts.read(args.prompts, args.num_prompts)
     if args.per_category:
         chosen = [chosen[place] for place in bench.first_of_each([one.task for one in chosen], args.per_category)]
     pair = pairs.load(args.pair, draft_layers=args.draft_layers)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
-    choices = {method: methods.choose(method, args, pair, profile) for method in ours}
+    choices = {method: choosing.choose(method, args, pair, profile) for method in ours}
     decoders = {method: choice.decoder(pair) for method, choice in choices.items()}
     key, sampling, params = (
         jax.random.key(args.seed),
@@ -252,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, decoder in decoders.items()
     }
     configs = {method: choice.config() for method, choice in choices.items()}
-    with tempfile.TemporaryDirectory() as folder, reports.progress() as progress:
+    with tempfile.TemporaryDirectory() as folder, terminal.progress() as progress:
         peers, missing = available(pair, args, Path(folder))
         arms |= {name: peer.arm for name, peer in peers.items()}
         configs |= {name: peer.config for name, peer in peers.items()}
@@ -267,20 +271,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.out:
         environment = bench.environment("float32", shlex.join(["scripts/peers.py", *words]))
         environment["versions"] |= {name: metadata.version(name) for name in peer_packages()}
-        result = bench_report.entries(report, configs) | {
+        result = bench_results.entries(report, configs) | {
             "ratios": {name: one._asdict() for name, one in ratios(report, ours).items()},
             "same_texts": {name: report.same_texts(name) for name in samples},
             "missing": missing,
             "environment": environment,
             "config": config | {"tree": None if args.tree is None else str(args.tree)},
         }
-        args.out.write_text(json.dumps(reports.finite(result), allow_nan=False) + "\n", encoding="utf-8")
+        args.out.write_text(json.dumps(records.finite(result), allow_nan=False) + "\n", encoding="utf-8")
 
 
-def show(report: Report, config: Mapping[str, Any], found: Mapping[str, bench_report.Spread]) -> None:
+def show(report: Report, config: Mapping[str, Any], found: Mapping[str, bench_results.Spread]) -> None:
     """Prints the tables, the ratios and, for greedy texts, how many are the very same as ours."""
-    console = reports.results_console()
-    bench_report.print_report(console, report, bench_report.heading(config))
+    console = terminal.results_console()
+    bench_tables.print_report(console, report, bench_tables.heading(config))
     for name, one in found.items():
         console.print(f"{name}: {one.median:.2f} x ({one.first_quartile:.2f}-{one.third_quartile:.2f})")
     if not config["temperature"]:

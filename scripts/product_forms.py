@@ -25,9 +25,10 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec import networks, pairs, reports, timing
-from jaxspec.networks import products
-from jaxspec.networks.products import BLOCK
+from jaxspec import networks, pairs, records
+from jaxspec.measure import timing
+from jaxspec.networks.weights import products
+from jaxspec.networks.weights.products import BLOCK
 
 
 class Form(NamedTuple):
@@ -143,7 +144,7 @@ def main() -> None:
         table.add_row(name, *(f"{times[n]:.1f}" for n in tokens))
     Console().print(table)
     if options.out:
-        reports.save_result(options.out, vars(options), milliseconds=found)
+        records.save_result(options.out, vars(options), milliseconds=found)
 
 
 if __name__ == "__main__":

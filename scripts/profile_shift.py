@@ -18,9 +18,11 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from jaxspec import decode, measure, pairs, plan, prompts, reports
-from jaxspec.arguments import integer
+from jaxspec import decode, measure, pairs, plan
 from jaxspec.base import Progress
+from jaxspec.catalogue import prompts
+from jaxspec.cli.options import integer
+from jaxspec.cli.show import terminal
 from jaxspec.tree import TokenTree, comb
 
 
@@ -112,7 +114,7 @@ def shift(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
 
 def show(records: Sequence[dict[str, Any]]) -> None:
     """A table for each size: a row for each condition of use, a column for each condition of planning."""
-    console = reports.results_console()
+    console = terminal.results_console()
     for size in dict.fromkeys(record["size"] for record in records):
         own = [record for record in records if record["size"] == size]
         names = list(dict.fromkeys(record["planned_on"] for record in own))
@@ -146,11 +148,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     pair = pairs.load(args.pair)
-    with reports.progress() as progress:
+    with terminal.progress() as progress:
         records = shift(pair, args, progress)
     show(records)
     if args.out:
-        reports.save_result(args.out, vars(args), trees=records)
+        records.save_result(args.out, vars(args), trees=records)
 
 
 if __name__ == "__main__":

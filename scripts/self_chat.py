@@ -26,7 +26,8 @@ from rich.progress import track
 
 from jaxspec import decode, networks, sampling, training
 from jaxspec.base import Params
-from jaxspec.decode import batch, loop
+from jaxspec.decode import loop
+from jaxspec.decode import request as requests
 from jaxspec.decode import state as states
 from jaxspec.decode.plain import Autoregressive
 
@@ -163,7 +164,7 @@ def main() -> None:
         drawn = [prompts[index] for index in rng.choice(len(seeds), options.batch, p=weights / weights.sum())]
         temperatures = rng.choice([0.0, 0.0, 0.6, 0.9], options.batch)
         temperatures[0] = 0.9  # so that every batch is of the sampled kind
-        request = batch.request(
+        request = requests.request(
             decoder,
             {"target": params},
             drawn,

@@ -11,7 +11,8 @@ import reference
 
 from jaxspec import decode, sampling, verify
 from jaxspec.base import Params
-from jaxspec.decode import batch, loop
+from jaxspec.decode import loop
+from jaxspec.decode import request as requests
 from jaxspec.decode.state import Decoder, Info, State
 
 PROMPTS = ([3], [1, 4], [2, 0, 5, 5, 1, 9, 3], [int(token) for token in np.random.default_rng(5).integers(0, 11, 31)])
@@ -124,7 +125,7 @@ def steps(decoder: Decoder, params: dict[str, Params], prompts, count: int = 20,
         "with_logprobs": True,
         **options,
     }
-    request = batch.request(decoder, params, prompts, max_new_tokens=count, **arguments)
+    request = requests.request(decoder, params, prompts, max_new_tokens=count, **arguments)
     state = loop.begin(decoder, params, request, loop.PREFILL_CHUNK, None)
     reports: list[tuple[State, Info]] = []
     while not np.asarray(state.row.is_finished).all():

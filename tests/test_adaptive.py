@@ -16,9 +16,10 @@ from test_derived import KeptTableLM
 from toys import CtxLM, TableLM, WideLM, pair
 
 from jaxspec import decode, tree
-from jaxspec.decode import batch, loop, stats
-from jaxspec.decode.adaptive import AdaEDL, adaedl
+from jaxspec.decode import loop, stats
+from jaxspec.decode import request as requests
 from jaxspec.decode.state import round_key
+from jaxspec.decode.trees.adaptive import AdaEDL, adaedl
 from jaxspec.sampling import Sampling
 
 MODEL = TableLM(3)
@@ -267,7 +268,7 @@ def test_all_branches_of_the_adaptation():
 
 
 def row_of(decoder):
-    request = batch.request(decoder, PARAMS, [[0]], checks.KEY, 8, Sampling(), (), None, False)
+    request = requests.request(decoder, PARAMS, [[0]], checks.KEY, 8, Sampling(), (), None, False)
     return jax.tree.map(lambda leaf: leaf[0], request.rows(64))
 
 
@@ -295,7 +296,7 @@ def test_the_stop_is_where_the_formula_says(temperature, draft_temperature):
     bias = np.array([0.0, -1.5, 0.0])
     decoder = adaedl(MODEL, MODEL, 5, threshold=0.6)
     prompts, options = [[token % 3] for token in range(64)], (Sampling(temperature, bias=bias), (), draft_temperature)
-    request = batch.request(decoder, PARAMS, prompts, checks.KEY, 8, *options, False)
+    request = requests.request(decoder, PARAMS, prompts, checks.KEY, 8, *options, False)
     drafted = drafts(decoder, request.rows(64))
     bounds = bound(reference.distribution(np.log(DRAFT), bias=bias))
     assert (bounds < 0.6).any()
@@ -393,7 +394,7 @@ def test_the_drafting_loop_copies_neither_caches_nor_carry():
     model = WideLM(7)
     params = {"target": model.init(jax.random.key(0)), "draft": model.init(jax.random.key(1))}
     decoder = adaedl(model, model, 3)
-    request = batch.request(decoder, params, [[1, 2]] * 3, checks.KEY, 500, Sampling(), (), None, False)
+    request = requests.request(decoder, params, [[1, 2]] * 3, checks.KEY, 500, Sampling(), (), None, False)
     state = loop.begin(decoder, params, request, 64, 512)
     counts = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), stats.zeros(decoder))
     cache = 3 * state.row.tokens.shape[1] * model.width * 4

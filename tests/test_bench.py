@@ -14,9 +14,12 @@ import pytest
 from test_cli import PROFILE, byte_tokenizer, save_model
 from toys import pair
 
-from jaxspec import bench, bench_report, cli, decode, pairs, plan, timing, tree
-from jaxspec.bench_report import BASELINE, Output, Report, Sample, Spread, Steps
+from jaxspec import decode, pairs, plan, profiles, tree
+from jaxspec.cli import entry
 from jaxspec.decode import loop
+from jaxspec.measure import timing
+from jaxspec.study import bench, bench_results
+from jaxspec.study.bench_results import BASELINE, Output, Report, Sample, Spread, Steps
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
@@ -61,12 +64,12 @@ def generation():
 
 def test_ratios_pair_repeats_and_prompts():
     own, other = np.array([[1.0, 2.0, 4.0], [1.0, 1.0, 1.0]]), np.array([[2.0, 2.0, 2.0], [3.0, 1.0, 5.0]])
-    assert bench_report.pairwise_ratios(own, other).tolist() == [1.0, 3.0]
+    assert bench_results.pairwise_ratios(own, other).tolist() == [1.0, 3.0]
 
 
 def test_spread_is_the_median_and_the_quartiles():
-    assert bench_report.spread(np.array([4.0, 1.0, 3.0, 2.0, 5.0])) == Spread(3.0, 2.0, 4.0)
-    assert bench_report.spread(np.array([2.5])) == Spread(2.5, 2.5, 2.5)
+    assert bench_results.spread(np.array([4.0, 1.0, 3.0, 2.0, 5.0])) == Spread(3.0, 2.0, 4.0)
+    assert bench_results.spread(np.array([2.5])) == Spread(2.5, 2.5, 2.5)
 
 
 def test_rotation_gives_every_arm_every_place():
@@ -202,7 +205,7 @@ def run(folder, capsys):
 
     def run(*argv: object) -> tuple[int, str, str]:
         words = ["bench", "--prompts", folder / "prompts.jsonl", "--pair", folder, "--max-new-tokens", LIMIT, *argv]
-        status = cli.main([str(word) for word in words])
+        status = entry.main([str(word) for word in words])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
@@ -260,14 +263,14 @@ def test_tables_and_plot(run, tmp_path):
 @needs_matplotlib
 def test_bad_options(run, folder, words, message):
     status, out, err = run(*words.replace("{}", str(folder)).split())
-    assert (status, out) == (cli.FAILED, "")
+    assert (status, out) == (entry.FAILED, "")
     assert message in err.splitlines()[-1]
 
 
 def test_a_missing_matplotlib_names_the_extra(run, monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     status, _, err = run("--plot", tmp_path / "bench.png")
-    assert status == cli.FAILED
+    assert status == entry.FAILED
     assert "jaxspec[plot]" in err
 
 
@@ -309,9 +312,9 @@ def test_shapes_at_any_budget():
 
 def test_depths_that_were_hardly_measured_are_like_the_last_that_was():
     rows = (0.6, 0.2), (0.3, 0.1), (0.9, 0.0)
-    profile = plan.Profile(acceptance=rows, verify_ms={1: 1.0}, draft_ms={1: 1.0}, counts=(300, 100, 99))
+    profile = profiles.Profile(acceptance=rows, verify_ms={1: 1.0}, draft_ms={1: 1.0}, counts=(300, 100, 99))
     np.testing.assert_array_equal(figures.deepened(profile, 4), [rows[0], rows[1], rows[1], rows[1]])
-    by_rank = plan.Profile(acceptance=rows[0], verify_ms={1: 1.0}, draft_ms={1: 1.0})
+    by_rank = profiles.Profile(acceptance=rows[0], verify_ms={1: 1.0}, draft_ms={1: 1.0})
     np.testing.assert_array_equal(figures.deepened(by_rank, 2), [rows[0], rows[0]])
 
 

@@ -21,8 +21,8 @@ from toys import TableLM, TokenFeatLM
 
 from jaxspec import cache, hrad, sampling, verify
 from jaxspec.decode import proposals
-from jaxspec.decode.branch import BranchDecoder
-from jaxspec.decode.lines import Drafted, Line, Memory, Resolved
+from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.lines import Drafted, Line, Memory, Resolved
 from jaxspec.decode.state import Row, State
 
 TARGETS = {

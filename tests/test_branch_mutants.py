@@ -23,7 +23,7 @@ from test_lossless_sampled import MODEL, PARAMS, law
 
 from jaxspec import hrad, verify
 from jaxspec.decode import proposals, state
-from jaxspec.decode.branch import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder
 
 CONFIDENCE = hrad.Confidence(0.25)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxspec import branch_theory, theory
+from jaxspec import theory
 
 CALIBRATION = np.array(
     [
@@ -44,36 +44,36 @@ def simulate(length, max_branches, epsilon):
     [(8, 1, 0.0), (8, 3, 0.3), (4, 6, 0.55), (8, 4, 0.8), (1, 3, 0.5), (8, 4, 1.0)],
 )
 def test_rounds_give_what_the_model_says(length, max_branches, epsilon):
-    setting = branch_theory.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)
+    setting = branches.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)
     tokens, rollback = simulate(length, max_branches, epsilon)
-    assert branch_theory.tokens(setting, length) == pytest.approx(tokens, abs=0.015)
-    assert branch_theory.rollback(setting, length) == pytest.approx(rollback, abs=0.01)
+    assert branches.tokens(setting, length) == pytest.approx(tokens, abs=0.015)
+    assert branches.rollback(setting, length) == pytest.approx(rollback, abs=0.01)
 
 
 @pytest.mark.parametrize("length", [1, 2, 8])
 def test_without_a_cut_and_with_one_kind_of_token_it_is_the_plain_model(length):
     alike = np.stack([CALIBRATION[1], CALIBRATION[1]])
     alpha = float(CALIBRATION[1, :, 0] @ CALIBRATION[1, :, 1])
-    setting = branch_theory.forking(alike, ACCEPTANCE, 1, 0.0)
-    assert branch_theory.tokens(setting, length) == pytest.approx(theory.overlap_tokens(alpha, length))
-    assert branch_theory.rollback(setting, length) == pytest.approx(theory.overlap_rollback(alpha, length))
+    setting = branches.forking(alike, ACCEPTANCE, 1, 0.0)
+    assert branches.tokens(setting, length) == pytest.approx(theory.overlap_tokens(alpha, length))
+    assert branches.rollback(setting, length) == pytest.approx(theory.overlap_rollback(alpha, length))
 
 
 def test_a_cut_of_everything_leaves_forks_alone():
-    setting = branch_theory.forking(CALIBRATION, ACCEPTANCE, 4, 1.0)
+    setting = branches.forking(CALIBRATION, ACCEPTANCE, 4, 1.0)
     assert (setting.kept, setting.stands, setting.cut_fork) == (0.0, 0.0, pytest.approx(setting.any_fork))
-    assert branch_theory.tokens(setting, 8) == 1.0
+    assert branches.tokens(setting, 8) == 1.0
 
 
 def test_more_branches_and_ranks_help_and_unmeasured_ranks_do_not():
-    forks = [branch_theory.forking(CALIBRATION, ACCEPTANCE, count, 0.3).any_fork for count in (1, 2, 4, 8, 40)]
+    forks = [branches.forking(CALIBRATION, ACCEPTANCE, count, 0.3).any_fork for count in (1, 2, 4, 8, 40)]
     assert forks == sorted(forks)
     assert forks[0] == pytest.approx(float(CALIBRATION[1, :, 0] @ CALIBRATION[1, :, 1]))
-    lone = branch_theory.forking(CALIBRATION, ACCEPTANCE[:1], 8, 0.3)
+    lone = branches.forking(CALIBRATION, ACCEPTANCE[:1], 8, 0.3)
     assert lone.any_fork == pytest.approx(forks[0])
 
 
 @pytest.mark.parametrize(("max_branches", "epsilon"), [(0, 0.5), (2, -0.1), (2, 1.5)])
 def test_what_is_no_setting_is_refused(max_branches, epsilon):
     with pytest.raises(ValueError, match=f"max_branches={max_branches}, epsilon={epsilon}"):
-        branch_theory.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)
+        branches.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from toys import PosLM, pair
 
-from jaxspec import calibration, decode
+from jaxspec import decode
+from jaxspec.measure import calibration
 
 V, LIMIT, STOP, STEPS = 11, 60, 5, 4
 LENGTH = calibration.LENGTH

@@ -9,23 +9,16 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jaxspec import (
-    arguments,
-    cli,
-    compare_commands,
-    decode,
-    fetching,
-    measure,
-    methods,
-    networks,
-    parity,
-    plan,
-    ranking,
-    reports,
-    timing,
-    tree,
-)
+from jaxspec import decode, measure, networks, parity, plan, ranking, tree
+from jaxspec.catalogue import choosing
+from jaxspec.cli import entry
+from jaxspec.cli import options as cli_options
+from jaxspec.cli.commands import check
+from jaxspec.cli.show import terminal, text
+from jaxspec.decode import stats
+from jaxspec.measure import timing
 from jaxspec.networks import Transformer, TransformerConfig
+from jaxspec.pairs import fetching
 from jaxspec.profiles import Profile
 
 MESSAGES = "{% for message in messages %}<{{ message['role'][0] }}>{{ message['content'] }}{% endfor %}"
@@ -72,13 +65,13 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def run(folder, capsys, monkeypatch):
     """Runs a command, with the tiny pair where it takes one; returns status, stdout and stderr."""
-    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+    monkeypatch.delenv(entry.DEBUG_VARIABLE, raising=False)
 
     def run(*argv: object, pair: bool = True) -> tuple[int, str, str]:
         words = [str(word) for word in argv]
         if pair and words[0] != "plan":
             words += ["--pair", str(folder)]
-        status = cli.main(words)
+        status = entry.main(words)
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
@@ -108,7 +101,7 @@ def calls(monkeypatch):
 
     def generate(decoder, params, token_ids, **options):
         calls.append((decoder, token_ids, options))
-        counts = jax.tree.map(lambda leaf: np.asarray(leaf)[None], decode.stats.zeros(decoder))
+        counts = jax.tree.map(lambda leaf: np.asarray(leaf)[None], stats.zeros(decoder))
         tokens = np.array([[72, 73, decode.PADDING]], np.int32)
         return decode.Generation(tokens, np.array([2]), ("stop",), None, decode.Stats(counts))
 
@@ -143,13 +136,13 @@ def test_help_needs_no_jax():
 
 
 def test_the_defaults_of_measure_are_the_protocol():
-    args = cli._parser().parse_args(["measure", "--prompts", "p", "--out", "o"])
+    args = entry._parser().parse_args(["measure", "--prompts", "p", "--out", "o"])
     assert (args.num_prompts, args.prompt_tokens) == (measure.NUM_PROMPTS, measure.PROMPT_TOKENS)
     assert (args.max_new_tokens, args.width, args.depth) == (measure.NEW_TOKENS, 8, 5)
 
 
 def test_the_defaults_of_generate():
-    args = vars(cli._parser().parse_args(["generate", "p"]))
+    args = vars(entry._parser().parse_args(["generate", "p"]))
     wanted = {"temperature": 0.0, "draft_temperature": None, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 0}
     wanted |= {"max_new_tokens": 128, "dtype": "float32", "method": None, "length": None, "tree": None, "profile": None}
     assert {key: args[key] for key in wanted} == wanted
@@ -193,7 +186,7 @@ def test_generate_json(run, folder):
 
 
 def test_the_default_tree_is_optimal_for_its_stated_acceptance():
-    assert list(plan.optimal_tree(methods.DEFAULT_ACCEPTANCE, methods.DEFAULT_SIZE).parents) == DEFAULT_TREE
+    assert list(plan.optimal_tree(choosing.DEFAULT_ACCEPTANCE, choosing.DEFAULT_SIZE).parents) == DEFAULT_TREE
 
 
 def test_every_option_is_used_and_repeated(run, calls):
@@ -226,7 +219,7 @@ def test_show_colours_in_a_terminal(run, monkeypatch):
     _, plain, err = run("generate", "hello", *SAMPLED, "--show")
     assert "\x1b" not in plain
     assert "not a terminal" in err
-    monkeypatch.setattr(reports, "_has_colours", lambda: True)
+    monkeypatch.setattr(text, "_has_colours", lambda: True)
     _, coloured, err = run("generate", "hello", *SAMPLED, "--show")
     assert "\x1b[1;33m" in coloured
     assert "accepted draft tokens" in err
@@ -247,7 +240,7 @@ def test_the_prompt_comes_from_stdin_and_goes_through_the_template_unless_raw(ru
     ("options", "method", "parents", "length"),
     [
         ("--method autoregressive", "autoregressive", None, None),
-        ("--method speculative", "speculative", None, methods.DEFAULT_LENGTH),
+        ("--method speculative", "speculative", None, choosing.DEFAULT_LENGTH),
         ("--method sequoia", "sequoia", DEFAULT_TREE, None),
         ("--tree -1,0,0,1", "sequoia", [-1, 0, 0, 1], None),
         ("--tree=-1,0,0,1", "sequoia", [-1, 0, 0, 1], None),
@@ -298,17 +291,17 @@ def test_a_pairs_own_profile_plans_unless_it_is_of_another_draft(run, folder, tm
         ("comb:3x4", tree.comb(3, 4)),
         ("k-ary:2x3", tree.k_ary(2, 3)),
         ("-1, 0, 0", tree.star(2)),
-        ("optimal", methods.Optimal()),
-        ("optimal:16", methods.Optimal(16)),
+        ("optimal", choosing.Optimal()),
+        ("optimal:16", choosing.Optimal(16)),
     ],
 )
 def test_trees_by_their_words(text, wanted):
-    assert arguments._tree(text) == wanted
+    assert cli_options._tree(text) == wanted
 
 
 def feed(data: bytes, *, ends: bool = True) -> list[str]:
-    text = reports.Detokeniser(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
-    return [text.feed([byte]) for byte in data] + ([text.finish()] if ends else [])
+    shown = text.Detokeniser(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    return [shown.feed([byte]) for byte in data] + ([shown.finish()] if ends else [])
 
 
 def test_a_character_is_shown_when_it_is_whole():
@@ -324,14 +317,14 @@ def test_broken_bytes_are_shown_when_nothing_can_complete_them():
 def test_text_that_is_decoded_anew_is_not_shown_twice():
     # Byte-fallback decoders turn a whole run of byte tokens into replacement characters until it is complete.
     texts = iter(["€", "\ufffd\ufffd\ufffd\ufffd", "€é", "€é"])
-    text = reports.Detokeniser(lambda tokens: next(texts))
-    assert [text.feed([1]), text.feed([2]), text.feed([3]), text.finish()] == ["€", "", "é", ""]
+    shown = text.Detokeniser(lambda tokens: next(texts))
+    assert [shown.feed([1]), shown.feed([2]), shown.feed([3]), shown.finish()] == ["€", "", "é", ""]
 
 
 def test_text_is_written_as_far_as_the_encoding_has_it(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
-    reports._write("é\t€", None)
+    text._write("é\t€", None)
     assert written.getvalue() == b"\xe9\t?"
 
 
@@ -426,7 +419,7 @@ def test_check_reports_forks(run, folder, monkeypatch):
     monkeypatch.setattr(parity, "compare", lambda *_, **__: parity.Parity(2, 20, forks))
     words = ["check", "--prompts", folder / "prompts.jsonl", "--methods", "speculative,sequoia"]
     status, out, _ = run(*words, "--json")
-    assert status == compare_commands.FORKED
+    assert status == check.FORKED
     result = json.loads(out)
     assert (result["forks"], result["prompts"], result["tokens"]) == (4, 2, 20)
     assert result["by_method"]["sequoia"]["forks"] == 2
@@ -434,7 +427,7 @@ def test_check_reports_forks(run, folder, monkeypatch):
     assert result["first_forks"][0] == first
     assert result["first_forks"][1]["gap"] is None
     status, out, _ = run(*words)
-    assert status == compare_commands.FORKED
+    assert status == check.FORKED
     assert "sequoia: 2 forks on 2 prompts" in out
     assert "0.250000" in out
 
@@ -500,7 +493,7 @@ def test_bad_input_is_one_line_and_status_2(run, folder, words, message):
     (folder / "bad.jsonl").write_text('{"prompt": "x"}\n{nonsense\n')
     words = words.replace("{}", str(folder)).split()
     status, out, err = run(*words, pair="plan" not in words and "fly" not in words)
-    assert (status, out) == (cli.FAILED, "")
+    assert (status, out) == (entry.FAILED, "")
     last = err.splitlines()[-1]
     assert last.startswith("jaxspec: error: ")
     assert message in last
@@ -511,25 +504,25 @@ def test_bad_input_is_one_line_and_status_2(run, folder, words, message):
 def test_a_draft_with_another_vocabulary_is_refused(run, folder):
     models = ["--target", folder / "target", "--draft", folder / "other"]
     status, out, err = run("generate", "hello", *models, pair=False)
-    assert (status, out) == (cli.FAILED, "")
+    assert (status, out) == (entry.FAILED, "")
     assert "The vocabularies of the target" in err
 
 
 def test_an_unknown_pair_and_a_pair_that_is_not_to_be_had(run, monkeypatch):
     status, _, err = run("generate", "hello", "--pair", "none", pair=False)
-    assert status == cli.FAILED
+    assert status == entry.FAILED
     assert "'none' is neither the name of a pair nor a folder" in err
 
     def unavailable(*_, **__):
         raise fetching.Unavailable("no network.\nWays out: …")
 
-    monkeypatch.setattr(cli, "load_pair", unavailable)
+    monkeypatch.setattr(entry, "load_pair", unavailable)
     status, _, err = run("generate", "hello")
-    assert (status, err) == (cli.FAILED, "jaxspec: error: no network. Ways out: …\n")
+    assert (status, err) == (entry.FAILED, "jaxspec: error: no network. Ways out: …\n")
 
 
 def test_the_debug_variable_shows_the_traceback(run, monkeypatch):
-    monkeypatch.setenv(cli.DEBUG_VARIABLE, "1")
+    monkeypatch.setenv(entry.DEBUG_VARIABLE, "1")
     with pytest.raises(ValueError, match=r"none\.json: No such file"):
         run("plan", "none.json")
 
@@ -538,12 +531,12 @@ def test_an_interrupt_has_its_status(run, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_pair", interrupt)
+    monkeypatch.setattr(entry, "load_pair", interrupt)
     status, out, err = run("generate", "hello")
     assert (status, out) == (130, "")
     assert "Traceback" not in err
 
 
 def test_json_has_no_numbers_that_json_lacks(capsys):
-    reports.print_json({"a": float("nan"), "b": (1.0, np.float32("inf")), "c": {"d": np.int32(3), 4: "é"}})
+    terminal.print_json({"a": float("nan"), "b": (1.0, np.float32("inf")), "c": {"d": np.int32(3), 4: "é"}})
     assert capsys.readouterr().out == '{"a": null, "b": [1.0, null], "c": {"d": 3, "4": "\\u00e9"}}\n'

@@ -19,8 +19,9 @@ import pytest
 from toys import TREES, TableLM, WideLM, pair
 
 from jaxspec import decode, tree
-from jaxspec.decode import batch, loop, stats
-from jaxspec.decode.tree import TreeDecoder
+from jaxspec.decode import loop, stats
+from jaxspec.decode import request as requests
+from jaxspec.decode.trees.decoder import TreeDecoder
 
 VOCAB = 5003
 """Larger than any other axis, so that vocabulary-size work is told by its shape."""
@@ -49,7 +50,7 @@ def cache_sizes() -> list[int]:
 
 def arguments(decoder, params, sampling=loop.GREEDY, with_logprobs=False, count=8, first_capacity=64):
     """What `_rounds` takes before the first round."""
-    request = batch.request(decoder, params, [[1, 2]], checks.KEY, count, sampling, (), None, with_logprobs)
+    request = requests.request(decoder, params, [[1, 2]], checks.KEY, count, sampling, (), None, with_logprobs)
     state = loop.begin(decoder, params, request, 64, first_capacity)
     counts = jax.tree.map(lambda leaf: leaf[None], stats.zeros(decoder))
     return decoder, params, state, counts

@@ -15,9 +15,10 @@ from toys import pair
 
 from jaxspec import cache, tree
 from jaxspec.base import Model
-from jaxspec.decode import drafting, levels, proposals, state
+from jaxspec.decode import proposals, state
 from jaxspec.decode.proposals import OUTCOME, PROPOSAL
-from jaxspec.decode.tree import TreeDecoder
+from jaxspec.decode.trees import drafting, levels
+from jaxspec.decode.trees.decoder import TreeDecoder
 
 BINARY = tree.k_ary(2, 2)
 

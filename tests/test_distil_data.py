@@ -8,7 +8,8 @@ import numpy as np
 import toys
 
 from jaxspec import decode
-from jaxspec.decode import batch, loop
+from jaxspec.decode import loop
+from jaxspec.decode import request as requests
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
@@ -25,7 +26,7 @@ def chat(temperature, prompts=((9, 7, 1), (9, 7, 2, 10, 9, 8, 6)), answer_limit=
     decoder = self_chat.SelfChat(
         model, (USER_HEAD, ANSWER_HEAD), END, count=3, user_limits=(4, 7), answer_limit=answer_limit
     )
-    request = batch.request(
+    request = requests.request(
         decoder,
         params,
         prompts,

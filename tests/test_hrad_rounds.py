@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from toys import PosLM, pair
 
-from jaxspec import decode, hrad, hrad_rounds
+from jaxspec import decode, hrad
+from jaxspec.train.hrad import collecting
 
 V, LENGTH, LIMIT, STOP = 11, 4, 60, 5
 PROMPTS = [[1, 2, 3], [4, 4], [6, 8, 9, 10, 1], [10, 0], [2, 3, 4, 7]]
@@ -94,8 +95,8 @@ def expected(params, limit):
 
 def collect(toy, batch_size, temperature=0.0, prompts=PROMPTS, limit=LIMIT, **options):
     target, draft, params = toy
-    return hrad_rounds.collect(
-        hrad_rounds.logging_decoder(target, draft, LENGTH),
+    return collecting.collect(
+        collecting.logging_decoder(target, draft, LENGTH),
         params,
         prompts,
         key=jax.random.key(5),
@@ -139,7 +140,7 @@ def test_sampled_rounds_depend_on_their_prompt_alone(toy):
 def test_inputs_are_what_the_decoder_hands_over(toy):
     target, _, params = toy
     rounds = collect(toy, 2)
-    inputs = hrad_rounds.inputs(rounds, target, params["target"], chunk=3)
+    inputs = collecting.inputs(rounds, target, params["target"], chunk=3)
     assert inputs.shape == (len(rounds.tokens), 3 * V)
     embedding = np.eye(V)[rounds.tokens]
     np.testing.assert_array_equal(inputs, np.concatenate([rounds.features.reshape(-1, 2 * V), embedding], axis=1))
@@ -148,12 +149,12 @@ def test_inputs_are_what_the_decoder_hands_over(toy):
 def test_what_cannot_be_logged_is_refused(toy):
     target, draft, params = toy
     with pytest.raises(ValueError, match=r"length=2: .*at least 3"):
-        hrad_rounds.logging_decoder(target, draft, 2)
+        collecting.logging_decoder(target, draft, 2)
     with pytest.raises(ValueError, match="0 prompts"):
         collect(toy, 2, prompts=[])
-    decoder = hrad_rounds.logging_decoder(draft, draft, LENGTH)  # a target without features
+    decoder = collecting.logging_decoder(draft, draft, LENGTH)  # a target without features
     with pytest.raises(ValueError, match="num_features=K"):
-        hrad_rounds.collect(decoder, params, PROMPTS[:2], key=jax.random.key(0), max_new_tokens=4)
+        collecting.collect(decoder, params, PROMPTS[:2], key=jax.random.key(0), max_new_tokens=4)
     rolled = jax.tree.map(lambda leaf: jnp.roll(leaf, 1, axis=-1), params["target"])
     with pytest.raises(ValueError, match="No branch survived a round on 2 prompts of 60 new tokens"):
         collect((target, draft, {"target": params["target"], "draft": rolled}), 2, prompts=PROMPTS[:2])
@@ -163,21 +164,21 @@ def test_kept_rounds_come_back_and_only_where_they_were_logged_alike(tmp_path):
     rng = np.random.default_rng(0)
     features, confidence = rng.random((5, 3, 4), np.float32), rng.random((5, 6), np.float32)
     tokens = np.arange(5, dtype=np.int32)
-    logged = hrad_rounds.Rounds(features, tokens, confidence, tokens % 3, tokens // 2)
+    logged = collecting.Rounds(features, tokens, confidence, tokens % 3, tokens // 2)
     made_with = {"pair": "toy", "temperature": 0.5, "prompts": ["a", "b"]}
     file = tmp_path / "rounds.npz"
-    hrad_rounds.save(file, logged, made_with)
-    chex.assert_trees_all_equal(hrad_rounds.load(file, made_with, 3), logged)
-    last = hrad_rounds.load(file, made_with, 2)
+    collecting.save(file, logged, made_with)
+    chex.assert_trees_all_equal(collecting.load(file, made_with, 3), logged)
+    last = collecting.load(file, made_with, 2)
     chex.assert_trees_all_equal(last, logged._replace(features=features[:, 1:]))
     with pytest.raises(ValueError, match=r"logged with temperature 0.5, not 1.0: give a new file's name"):
-        hrad_rounds.load(file, made_with | {"temperature": 1.0}, 3)
+        collecting.load(file, made_with | {"temperature": 1.0}, 3)
     with pytest.raises(ValueError, match=r"logged with 3 layers of features, not 4"):
-        hrad_rounds.load(file, made_with, 4)
+        collecting.load(file, made_with, 4)
     for content in (b"", b"no archive"):
         file.write_bytes(content)
         with pytest.raises(ValueError, match="holds no logged rounds"):
-            hrad_rounds.load(file, made_with, 3)
+            collecting.load(file, made_with, 3)
     np.savez(file, tokens=tokens)
     with pytest.raises(ValueError, match="holds no logged rounds"):
-        hrad_rounds.load(file, made_with, 3)
+        collecting.load(file, made_with, 3)

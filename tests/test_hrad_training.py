@@ -7,12 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec import heads, hrad, hrad_card, hrad_report, hrad_setting, hrad_training, theory
-from jaxspec.hrad_report import Collected, Cost
-from jaxspec.hrad_rounds import Rounds
-from jaxspec.hrad_training import Examples
+from jaxspec import hrad, theory
+from jaxspec.cli.show.terminal import results_console
 from jaxspec.networks import MLP
-from jaxspec.reports import finite, results_console
+from jaxspec.pairs import heads
+from jaxspec.records import finite
+from jaxspec.train.hrad import cards, fitting, settings
+from jaxspec.train.hrad import evaluation as evaluation_
+from jaxspec.train.hrad.collecting import Rounds
+from jaxspec.train.hrad.evaluation import Collected, Cost
+from jaxspec.train.hrad.fitting import Examples
 
 LENGTH = 5
 NETWORK = MLP(1, 4, hidden_sizes=(32, 16))
@@ -42,7 +46,7 @@ def optax_promotion():
 def trained():
     told = []
     with jax.numpy_dtype_promotion("standard"):
-        found = hrad_report.train(
+        found = evaluation_.train(
             made_up(0),
             made_up(1),
             seed=3,
@@ -62,57 +66,55 @@ def examples(count, seed=0):
 
 def test_no_prompt_is_in_two_parts_and_all_rounds_are_in_one():
     prompts = np.repeat(np.arange(20), np.arange(1, 21))
-    split = hrad_training.split_by_prompt(prompts, 0)
+    split = fitting.split_by_prompt(prompts, 0)
     assert np.sum(split, axis=0).tolist() == [1] * len(prompts)
     parts = [set(prompts[mask].tolist()) for mask in split]
     assert [len(part) for part in parts] == [14, 2, 4]
     assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
-    assert any((a != b).any() for a, b in zip(split, hrad_training.split_by_prompt(prompts, 1), strict=True))
+    assert any((a != b).any() for a, b in zip(split, fitting.split_by_prompt(prompts, 1), strict=True))
     with pytest.raises(ValueError, match="of 2 prompts"):
-        hrad_training.split_by_prompt(np.array([4, 4, 9]), 0)
+        fitting.split_by_prompt(np.array([4, 4, 9]), 0)
 
 
 def test_class_weights_are_inverse_to_frequency():
     among = np.array([0] * 6 + [1] * 2 + [2] * 4)
-    weights = hrad_training.class_weights(among, among)
+    weights = fitting.class_weights(among, among)
     assert weights.tolist() == pytest.approx([12 / 18] * 6 + [2] * 2 + [1] * 4)
     assert weights.mean() == pytest.approx(1)
-    assert hrad_training.class_weights(np.array([0, 2]), np.array([0, 0, 2, 2, 2, 2])).tolist() == [1.5, 0.75]
+    assert fitting.class_weights(np.array([0, 2]), np.array([0, 0, 2, 2, 2, 2])).tolist() == [1.5, 0.75]
 
 
 def test_standardisation_and_batches():
     inputs = examples(50).inputs
     inputs[:, 3] = 7.0
-    found = hrad_training.standardisation(inputs)
+    found = fitting.standardisation(inputs)
     scaled = (inputs - np.asarray(found["mean"])) / np.asarray(found["scale"])
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(scaled.std(0), [1, 1, 1, 0, 1, 1, 1, 1], atol=1e-5)
-    assert hrad_training.batches(np.array([2, 0, 1]), 2).tolist() == [[2, 0], [1, -1]]
+    assert fitting.batches(np.array([2, 0, 1]), 2).tolist() == [[2, 0], [1, -1]]
 
 
 def test_losses():
     outputs = jnp.array([[0.0, np.log(3.0)], [1.0, 1.0]])
-    np.testing.assert_allclose(
-        hrad_training.cross_entropy(outputs, jnp.array([1, 0])), [np.log(4 / 3), np.log(2)], rtol=1e-5
-    )
-    assert hrad_training.squared_error(jnp.array([[1.0], [3.0]]), jnp.array([2.0, 1.5])).tolist() == [1.0, 2.25]
+    np.testing.assert_allclose(fitting.cross_entropy(outputs, jnp.array([1, 0])), [np.log(4 / 3), np.log(2)], rtol=1e-5)
+    assert fitting.squared_error(jnp.array([[1.0], [3.0]]), jnp.array([2.0, 1.5])).tolist() == [1.0, 2.25]
 
 
 def fit(training, stopping, **options):
     options = {"seed": 0, "epochs": 20, "learning_rate": 0.01, "patience": 20} | options
-    return hrad_training.fit(NETWORK, hrad_training.cross_entropy, training, stopping, **options)
+    return fitting.fit(NETWORK, fitting.cross_entropy, training, stopping, **options)
 
 
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_fit_learns_and_its_seed_decides_it():
     training, stopping = examples(640), examples(100, 1)
     first, again, other = (fit(training, stopping, seed=seed, epochs=8) for seed in (0, 0, 1))
-    predicted = hrad_training.logits(first, stopping.inputs).argmax(-1)
+    predicted = fitting.logits(first, stopping.inputs).argmax(-1)
     assert (predicted == stopping.targets).mean() > 0.85
     jax.tree.map(np.testing.assert_array_equal, first.params, again.params)
     assert (first.losses == again.losses).all()
     assert not np.array_equal(first.params["layers"]["0"]["weight"], other.params["layers"]["0"]["weight"])
-    np.testing.assert_array_equal(first.params["mean"], hrad_training.standardisation(training.inputs)["mean"])
+    np.testing.assert_array_equal(first.params["mean"], fitting.standardisation(training.inputs)["mean"])
 
 
 @pytest.mark.usefixtures("optax_promotion")
@@ -124,7 +126,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_fit():
     fitted = fit(training, noise, epochs=30, patience=3, learning_rate=0.03, progress=lambda *one: told.append(one))
     assert len(fitted.losses) == fitted.best_epoch + 3 < 30
     assert fitted.losses[:, 1].argmin() == fitted.best_epoch - 1
-    kept = hrad_training.mean_loss(NETWORK, hrad_training.cross_entropy, fitted.params, noise)
+    kept = fitting.mean_loss(NETWORK, fitting.cross_entropy, fitted.params, noise)
     assert float(kept) == pytest.approx(fitted.losses[:, 1].min())
     assert told[-1] == ("fit", 30, 30)
 
@@ -135,10 +137,10 @@ def test_examples_without_weight_teach_nothing():
     wrong = training._replace(targets=2 - training.targets, weights=np.zeros(320, np.float32))
     both = Examples(*(np.concatenate(leaves) for leaves in zip(training, wrong, strict=True)))
     found = fit(both, stopping)
-    predicted = hrad_training.logits(found, stopping.inputs).argmax(-1)
+    predicted = fitting.logits(found, stopping.inputs).argmax(-1)
     assert (predicted == stopping.targets).mean() > 0.7
     heavy = both._replace(weights=1 - both.weights)
-    predicted = hrad_training.logits(fit(heavy, stopping), stopping.inputs)
+    predicted = fitting.logits(fit(heavy, stopping), stopping.inputs)
     assert (predicted.argmax(-1) == stopping.targets).mean() < 0.6
 
 
@@ -151,7 +153,7 @@ def test_a_fit_refuses_nothing_to_fit():
 
 
 def test_scores():
-    found = hrad_report.score(np.array([0, 0, 0, 2]), np.array([0, 1, 0, 2]))
+    found = evaluation_.score(np.array([0, 0, 0, 2]), np.array([0, 1, 0, 2]))
     assert found.confusion == ((2, 1, 0), (0, 0, 0), (0, 0, 1))
     assert found.accuracy == 0.75
     assert found.recall == pytest.approx((2 / 3, np.nan, 1), nan_ok=True)
@@ -161,44 +163,44 @@ def test_scores():
 def test_accepted_lengths():
     rng = np.random.default_rng(0)
     pmf = theory.accepted_pmf(0.7, 4)
-    found = hrad_report.accepted_lengths(rng.choice(5, 4000, p=pmf), 5)
+    found = evaluation_.accepted_lengths(rng.choice(5, 4000, p=pmf), 5)
     assert found.alpha == pytest.approx(0.7, abs=0.02)
     np.testing.assert_allclose(found.geometric, 4000 * theory.accepted_pmf(found.alpha, 4))
     assert sum(found.counts) == 4000
-    assert not hrad_report.accepted_lengths(np.array([0, 1, 1, 2, 2, 2]), 3).is_bimodal
-    assert hrad_report.accepted_lengths(np.array([0, 0, 1, 2, 2, 2]), 3).is_bimodal
-    assert hrad_report.accepted_lengths(np.array([0, 1, 1, 2]), 3)[:2] == ((1, 2, 1), 4 / 7)
+    assert not evaluation_.accepted_lengths(np.array([0, 1, 1, 2, 2, 2]), 3).is_bimodal
+    assert evaluation_.accepted_lengths(np.array([0, 0, 1, 2, 2, 2]), 3).is_bimodal
+    assert evaluation_.accepted_lengths(np.array([0, 1, 1, 2]), 3)[:2] == ((1, 2, 1), 4 / 7)
 
 
 def test_epsilons_are_the_best_ones():
     rounds = made_up(0).rounds
-    assert hrad_report.choose_epsilons(rounds) == (0.6, 0.6)
+    assert evaluation_.choose_epsilons(rounds) == (0.6, 0.6)
     rare = rounds.take(np.flatnonzero((rounds.classes != hrad.NONE) | (np.arange(len(rounds.tokens)) % 10 == 0)))
-    for name, value in hrad_report.choose_epsilons(rare)._asdict().items():
-        assert value in hrad_setting.EPSILONS, name
+    for name, value in evaluation_.choose_epsilons(rare)._asdict().items():
+        assert value in settings.EPSILONS, name
 
 
 def test_the_head_and_what_it_is_compared_with(trained):
     found, told = trained
-    assert list(found.fitted) == list(hrad_training.NAMES)
+    assert list(found.fitted) == list(fitting.NAMES)
     sizes = [fitted.network.num_classes for fitted in found.fitted.values()]
     assert sizes == [3, LENGTH, 1]
     for evaluation in (found.held_out, found.other_task):
-        assert list(evaluation.scores) == list(hrad_report.PREDICTORS)
+        assert list(evaluation.scores) == list(evaluation_.PREDICTORS)
         assert all(np.sum(one.confusion) == evaluation.rounds for one in evaluation.scores.values())
         assert all(evaluation.scores[name].accuracy > 0.75 for name in ("hrad", "confidence"))
         assert evaluation.scores["majority"].accuracy < 0.6
         assert evaluation.scores["majority"].balanced == pytest.approx(1 / 3)
         assert evaluation.hard_share + evaluation.soft_share == 1
-        assert list(evaluation.cuts) == list(hrad_report.CUTS)
+        assert list(evaluation.cuts) == list(evaluation_.CUTS)
         assert evaluation.cuts["ideal"].rollback == 0.0
         assert evaluation.cuts["nothing"].rollback == max(one.rollback for one in evaluation.cuts.values())
     assert found.held_out.rounds == found.num_rounds["held_out"] == 4 * 12
     assert found.num_prompts == {"training": 14, "stopping": 2, "held_out": 4}
     assert found.other_task.rounds == 240
-    assert {what for what, _, _ in told} == set(hrad_training.NAMES)
+    assert {what for what, _, _ in told} == set(fitting.NAMES)
     inputs, setting = made_up(2).inputs, found.settings.head
-    wanted = hrad_setting.decided(hrad_training.logits(found.fitted["hrad"], inputs), setting)
+    wanted = settings.decided(fitting.logits(found.fitted["hrad"], inputs), setting)
     network, params = found.head
     assert np.asarray(network.apply(params, inputs)).argmax(-1).tolist() == wanted.tolist()
 
@@ -207,14 +209,14 @@ def test_the_predicted_lengths_are_classes_or_rounded_numbers(trained):
     found, _ = trained
     inputs = made_up(2).inputs
     for name in ("lengths", "regression"):
-        predicted = hrad_training.predicted_lengths(found.fitted[name], inputs, LENGTH)
+        predicted = fitting.predicted_lengths(found.fitted[name], inputs, LENGTH)
         assert set(predicted.tolist()) <= set(range(LENGTH))
     network = MLP(1, 4, (32, 16), 1)
     params = jax.tree.map(jnp.zeros_like, network.init(jax.random.key(0)))
     for output, wanted in ((2.4, 2), (2.6, 3), (9.0, 4), (-3.0, 0)):
         params["layers"]["2"]["bias"] = jnp.full(1, output)
-        fitted = hrad_training.Fitted(network, params | {"scale": jnp.ones(8)}, np.zeros((1, 2)), 1)
-        assert hrad_training.predicted_lengths(fitted, inputs[:1], LENGTH).tolist() == [wanted]
+        fitted = fitting.Fitted(network, params | {"scale": jnp.ones(8)}, np.zeros((1, 2)), 1)
+        assert fitting.predicted_lengths(fitted, inputs[:1], LENGTH).tolist() == [wanted]
 
 
 def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
@@ -234,7 +236,7 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
                 "max_new_tokens": 9,
                 "epochs": 20,
             },
-            "metrics": hrad_report.metrics(found, hrad_report.cost(*found.head, 2.0, repeats=1)),
+            "metrics": evaluation_.metrics(found, evaluation_.cost(*found.head, 2.0, repeats=1)),
             "command": "jaxspec train-hrad …",
             "machine": "a machine",
             "versions": {"jax": "1"},
@@ -244,17 +246,17 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
     cost = record["metrics"]["cost"]
     assert 0 < cost["apply_ms"] < 100
     assert cost["share"] == pytest.approx(cost["apply_ms"] / 2.0)
-    card = hrad_card.card(record, "A head")
+    card = cards.card(record, "A head")
     heads.save(tmp_path, *found.head, record, card)
     assert json.loads((tmp_path / "hrad.json").read_text()) == record | {
         "config": {"num_features": 1, "width": 4, "hidden_sizes": [32, 16], "num_classes": 3}
     }
-    hrad_card.print_report(results_console(), record)
+    cards.print_report(results_console(), record)
     tables = capsys.readouterr().out
     accuracy = f"{found.held_out.scores['hrad'].accuracy:.3f}"
     for text in (card, tables):
         assert accuracy in text
-        for label in hrad_card.LABELS.values():
+        for label in cards.LABELS.values():
             assert label in text
         assert "b.jsonl" in text
         assert "bimodal" in text

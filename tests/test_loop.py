@@ -11,7 +11,7 @@ from toys import TREES, ConstantLM, TableLM, pair
 
 from jaxspec import decode, sampling, tree
 from jaxspec.decode import loop
-from jaxspec.decode.tree import TreeDecoder
+from jaxspec.decode.trees.decoder import TreeDecoder
 
 TARGET, DRAFT, PARAMS = pair("ctx")
 DECODER = TreeDecoder(TARGET, DRAFT, TREES["binary"])

@@ -10,7 +10,7 @@ from checks import PROMPTS, assert_greedy_equals_reference, rows, run, steps
 from toys import PAIRS, TREES, ConstantLM, CtxLM, PosLM, RandomLM, TableLM, pair
 
 from jaxspec import decode, tree
-from jaxspec.decode.tree import TreeDecoder
+from jaxspec.decode.trees.decoder import TreeDecoder
 
 RAGGED = [*PROMPTS, PROMPTS[2][::-1]]
 """Five prompts: what a batch may mix."""

@@ -14,7 +14,7 @@ from checks import assert_joint_law, run
 from toys import TableLM
 
 from jaxspec import decode, plan, tree, verify
-from jaxspec.decode.tree import TreeDecoder
+from jaxspec.decode.trees.decoder import TreeDecoder
 from jaxspec.sampling import Sampling
 
 MODEL = TableLM(3)

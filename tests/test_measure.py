@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from toys import TableLM
 
-from jaxspec import decode, measure, plan, timing, tree
+from jaxspec import decode, measure, plan, tree
+from jaxspec.measure import timing
 from jaxspec.profiles import Profile
 
 MODEL = TableLM(4)

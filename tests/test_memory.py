@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxspec import networks
-from jaxspec.networks import memory
+from jaxspec.networks.weights import memory
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="parameters are packed on a CPU only")
 

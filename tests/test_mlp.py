@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxspec import heads, hrad
+from jaxspec import hrad
 from jaxspec.networks import MLP, mlp
+from jaxspec.pairs import heads
 
 NETWORK = MLP(num_features=2, width=5, hidden_sizes=(7, 4))
 

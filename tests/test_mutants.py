@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxspec import sampling, verify
+from jaxspec.sampling import pipeline
 
 FIRST = (0.2, 0.5, 0.3), (0.5, 0.3, 0.2)  # target, draft
 PAPER = (0.4, 0.3, 0.2, 0.1), (0.1, 0.2, 0.3, 0.4)
@@ -170,7 +171,7 @@ def test_wrong_proposals_are_rejected(rule):
 
 def _top_p_before_temperature(options, logits):
     probs = jax.nn.softmax(logits)
-    kept = jnp.where(sampling._nucleus(probs, options.top_p), logits, -jnp.inf)
+    kept = jnp.where(pipeline._nucleus(probs, options.top_p), logits, -jnp.inf)
     return jax.nn.softmax(kept / options.temperature)
 
 

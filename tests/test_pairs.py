@@ -11,9 +11,10 @@ from real import real_pair  # noqa: F401
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jaxspec import decode, fetching, networks, pairs, tree
+from jaxspec import decode, networks, pairs, tree
 from jaxspec.base import Context
 from jaxspec.networks import Copying, Transformer, TransformerConfig
+from jaxspec.pairs import fetching
 from jaxspec.profiles import Profile
 
 CONTENT = b"not really a network" * 1000

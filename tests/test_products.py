@@ -10,7 +10,8 @@ from checks import PROMPTS, rows, run
 
 from jaxspec import decode, networks, tree
 from jaxspec.base import Context
-from jaxspec.networks import Transformer, TransformerConfig, products
+from jaxspec.networks import Transformer, TransformerConfig
+from jaxspec.networks.weights import products
 
 NUM_OUT, NUM_IN = 3 * products.BLOCK, 24
 WEIGHT = jax.random.normal(jax.random.key(0), (NUM_OUT, NUM_IN))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxspec import profiles
+from jaxspec import profiles, records
 from jaxspec.profiles import Profile
 
 FULL = Profile(
@@ -144,10 +144,10 @@ def test_a_file_must_have_what_has_no_default(tmp_path):
 
 
 def test_machine_and_versions():
-    description = profiles.machine_description()
+    description = records.machine_description()
     assert "cores" in description
     assert jax.default_backend() in description
     assert "\n" not in description
-    versions = profiles.library_versions()
+    versions = records.library_versions()
     assert versions["numpy"] == np.__version__
     assert {"python", "jax", "jaxlib"} <= set(versions)

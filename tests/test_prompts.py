@@ -4,8 +4,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from jaxspec import prompts
-from jaxspec.prompts import MT_BENCH, Prompt
+from jaxspec.catalogue import prompts
+from jaxspec.catalogue.prompts import MT_BENCH, Prompt
 
 
 def write(path, *lines):

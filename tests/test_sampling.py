@@ -11,8 +11,8 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxspec import sampling, verify
-from jaxspec.sampling import Options, Sampling
+from jaxspec import base, sampling, verify
+from jaxspec.sampling import Options, Sampling, draws
 
 
 def row_options(vocab_size, draft_temperature=None, **values):
@@ -175,7 +175,7 @@ def test_draw_from_low_precision_logits():
 def test_rare_tokens_are_drawn_as_often_as_they_should_be():
     """A11: a sweep of all 2^23 uniforms finds a token of probability 2^-20 exactly eight times, at either end."""
     uniforms = jnp.arange(2**23, dtype=jnp.float32) / 2**23
-    invert = jax.jit(jax.vmap(sampling._invert, in_axes=(0, None)))
+    invert = jax.jit(jax.vmap(draws._invert, in_axes=(0, None)))
     for weights in ((1 - 2.0**-20, 2.0**-20), (2.0**-20, 1 - 2.0**-20)):
         drawn = np.asarray(invert(uniforms, jnp.array(weights, jnp.float32)))
         assert (drawn == np.argmin(weights)).sum() == 8
@@ -205,7 +205,7 @@ def test_impossible_tokens_come_last_and_uniformly():
     assert reference.chi_square_excess(counts[counts > 0], np.ones(6)) < 5
 
 
-SPREAD = np.full(5 * sampling.BLOCK - 7, -np.inf, np.float32)
+SPREAD = np.full(5 * base.BLOCK - 7, -np.inf, np.float32)
 SPREAD[[3, 5, 70, 200, 310]] = np.log([0.4, 0.25, 0.2, 0.1, 0.05])
 """Logits of tokens in several blocks, two of them in one."""
 
@@ -224,8 +224,8 @@ def test_tokens_behind_the_support_are_uniform_over_all_blocks():
     """The uniform fallback: each block has its share of the sixth draw."""
     order = np.asarray(checks.proposals(verify.SEQUOIA, jax.random.split(jax.random.key(7), 2**14), SPREAD, 6))
     assert (np.sort(order[:, :5], axis=1) == np.flatnonzero(np.isfinite(SPREAD))).all()
-    counts = np.bincount(order[:, 5] // sampling.BLOCK, minlength=5)
-    sizes = np.bincount(np.flatnonzero(~np.isfinite(SPREAD)) // sampling.BLOCK)
+    counts = np.bincount(order[:, 5] // base.BLOCK, minlength=5)
+    sizes = np.bincount(np.flatnonzero(~np.isfinite(SPREAD)) // base.BLOCK)
     assert reference.chi_square_excess(counts, sizes) < 5
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tiny_pair
 
-from jaxspec import decode, pairs, plan, prompts, tree
+from jaxspec import decode, pairs, plan, tree
+from jaxspec.catalogue import prompts
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 

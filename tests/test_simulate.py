@@ -12,10 +12,10 @@ import pytest
 import toys
 
 from jaxspec import decode, hrad, simulate, theory, tree
-from jaxspec.decode.adaptive import adaedl
-from jaxspec.decode.branch import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.trees.adaptive import adaedl
 from jaxspec.profiles import Profile
-from jaxspec.simulate import Job, Round, StepTimes
+from jaxspec.study.simulation import Job, Round, StepTimes
 
 
 def constant(target_ms: float, draft_ms: float) -> StepTimes:

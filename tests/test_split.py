@@ -11,7 +11,7 @@ import pytest
 import toys
 
 from jaxspec import decode, tree
-from jaxspec.decode.split import generate_split
+from jaxspec.decode.placement.split import generate_split
 
 
 def test_on_two_devices():

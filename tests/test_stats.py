@@ -8,7 +8,7 @@ from toys import TREES, ConstantLM, TableLM, pair
 
 from jaxspec import decode, tree
 from jaxspec.decode.stats import Counts, Stats
-from jaxspec.decode.tree import TreeDecoder
+from jaxspec.decode.trees.decoder import TreeDecoder
 
 
 def independent(target, draft):

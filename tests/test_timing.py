@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from toys import TableLM
 
-from jaxspec import decode, timing
+from jaxspec import decode
+from jaxspec.measure import timing
 
 MODEL = TableLM(4)
 

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 import tiny_pair
 
-from jaxspec import cli, decode, heads, hrad, methods, networks, pairs, ranking, timing
+from jaxspec import decode, hrad, networks, pairs, ranking
+from jaxspec.catalogue import choosing
+from jaxspec.cli import entry
+from jaxspec.decode import loop, stats
+from jaxspec.decode import request as requests
+from jaxspec.measure import timing
 from jaxspec.networks import MLP
+from jaxspec.pairs import heads
 from jaxspec.profiles import Profile
 
 LIMIT = 12
@@ -28,7 +34,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def run(capsys):
     def run(*argv: object) -> tuple[int, str, str]:
-        status = cli.main([str(word) for word in argv])
+        status = entry.main([str(word) for word in argv])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
@@ -48,7 +54,7 @@ def trained(folder):
         for more in (["--json"], []):
             out, err = io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                assert cli.main([str(word) for word in [*words, *more]]) == 0, err.getvalue()
+                assert entry.main([str(word) for word in [*words, *more]]) == 0, err.getvalue()
             printed.append((out.getvalue(), err.getvalue()))
     return folder / "head", printed
 
@@ -80,7 +86,7 @@ def test_the_card_says_how_to_make_the_head_again_and_no_place_of_this_machine(t
     text = "".join((trained[0] / name).read_text() for name in ("README.md", "hrad.json"))
     assert str(folder) not in text
     command = re.search(r"```\n(jaxspec train-hrad .*)\n```", text).group(1)
-    args = cli._parser().parse_args(command.split()[1:])
+    args = entry._parser().parse_args(command.split()[1:])
     assert (args.prompts, args.held_out_prompts, args.out) == ("prompts.jsonl", "others.jsonl", "head")
     assert (args.length, args.features, args.max_new_tokens, args.seed, args.epochs) == (4, 2, 30, 3, 2)
     assert (args.pair, args.temperature, args.num_prompts, args.prompt_tokens) == (folder.name, 0.0, 8, 40)
@@ -130,10 +136,10 @@ def test_features_cost_plain_decoding_nothing(headed):
     programs = []
     for target in (with_heads.target, networks.with_features(with_heads.target, 0)):
         decoder = decode.autoregressive(target)
-        request = decode.loop.batch.request(
+        request = requests.request(
             decoder, with_heads.params, [[1]], jax.random.key(0), 8, decode.Sampling(), (), None, False
         )
-        state = decode.loop.begin(decoder, with_heads.params, request, 64, None)
+        state = loop.begin(decoder, with_heads.params, request, 64, None)
         round_ = jax.jit(jax.vmap(lambda one, decoder=decoder: decoder.round(with_heads.params, one)))
         text = round_.lower(state).compile().as_text()
         programs.append(re.sub(r", metadata=\{[^}]*\}|, source_\w+=\S+", "", text))
@@ -162,7 +168,7 @@ def test_specbranch_takes_the_head_of_its_temperature_and_the_plan_of_a_profile(
 
     def generate(decoder, params, token_ids, **options):
         calls.append((decoder, params))
-        counts = jax.tree.map(lambda leaf: np.asarray(leaf)[None], decode.stats.zeros(decoder))
+        counts = jax.tree.map(lambda leaf: np.asarray(leaf)[None], stats.zeros(decoder))
         return decode.Generation(np.array([[72]], np.int32), np.array([1]), ("stop",), None, decode.Stats(counts))
 
     monkeypatch.setattr(decode, "generate", generate)
@@ -182,9 +188,9 @@ def test_specbranch_takes_the_head_of_its_temperature_and_the_plan_of_a_profile(
     status, out, err = run(*words[:4], headed.parent, "--method", "specbranch")  # a pair without a head
     assert status == 0
     assert "has no H-RAD head" in err
-    assert calls[1][0].cut == hrad.Confidence(methods.DEFAULT_EPSILON)
+    assert calls[1][0].cut == hrad.Confidence(choosing.DEFAULT_EPSILON)
     assert json.loads(out)["config"]["hrad"] is None
-    assert (calls[1][0].length, calls[1][0].max_branches) == (methods.DEFAULT_LENGTH, methods.DEFAULT_BRANCHES)
+    assert (calls[1][0].length, calls[1][0].max_branches) == (choosing.DEFAULT_LENGTH, choosing.DEFAULT_BRANCHES)
     calibration = (((0.7, 0.2), (0.3, 0.6)), ((0.3, 0.3), (0.7, 0.9)))
     profile = Profile((0.6, 0.2, 0.1), {1: 10.0, 16: 10.0}, {1: 0.1, 16: 0.1}, calibration=calibration)
     profile.save(tmp_path / "profile.json")
@@ -236,7 +242,7 @@ def test_bench_times_them(run, headed, monkeypatch):
 )
 def test_bad_input_is_one_line(run, folder, words, message):
     status, out, err = run(*words.replace("{}", str(folder)).split())
-    assert (status, out) == (cli.FAILED, "")
+    assert (status, out) == (entry.FAILED, "")
     assert message in err.splitlines()[-1]
     assert not (folder / "new").exists()
 

@@ -10,8 +10,8 @@ import pytest
 import toys
 
 from jaxspec import decode, hrad
-from jaxspec.decode import split
-from jaxspec.decode.branch import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.placement import split
 
 DRAFT_DEVICE, TARGET_DEVICE = jax.devices()  # arrays that belong to no device go to the first one
 PROMPTS = checks.PROMPTS[1:]  # `FeatLM` needs two tokens

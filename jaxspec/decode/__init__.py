@@ -1,12 +1,12 @@
 """Decoding methods, each a frozen dataclass with `init` and `round`, and the loop that runs them."""
 
-from jaxspec.decode.adaptive import adaedl
-from jaxspec.decode.branch import pearl, specbranch
+from jaxspec.decode.branches.decoder import pearl, specbranch
 from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
 from jaxspec.decode.plain import autoregressive
 from jaxspec.decode.state import Decoder, Info, Row, State
 from jaxspec.decode.stats import Counts, Stats
-from jaxspec.decode.tree import sequoia, speculative, topk
+from jaxspec.decode.trees.adaptive import adaedl
+from jaxspec.decode.trees.decoder import sequoia, speculative, topk
 from jaxspec.sampling import Sampling
 
 __all__ = [

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Params
-from jaxspec.decode import batch, stats
+from jaxspec.decode import request as requests
 from jaxspec.decode import state as states
-from jaxspec.decode.batch import Request
+from jaxspec.decode import stats
+from jaxspec.decode.request import Request
 from jaxspec.decode.state import Decoder, Info, Row, State
 from jaxspec.sampling import GREEDY, Sampling
 
@@ -89,7 +90,7 @@ def generate(
     Raises:
         ValueError: Input that can't be decoded; raised before anything is compiled.
     """
-    request = batch.request(
+    request = requests.request(
         decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
     )
     state = begin(decoder, params, request, prefill_chunk, first_capacity)
@@ -119,7 +120,9 @@ def stream(
     The rounds are those of `generate`, one call each: a row's chunks put together are its tokens there. Arguments and
     errors are those of `generate`; the errors are raised here, not at the first chunk.
     """
-    request = batch.request(decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, False)
+    request = requests.request(
+        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, False
+    )
     return _chunks(decoder, params, request, prefill_chunk, first_capacity)
 
 

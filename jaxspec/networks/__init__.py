@@ -1,8 +1,7 @@
 """Networks that decoders run, described with Flax nnx. The only place that knows a network."""
 
-from jaxspec.networks.config import Llama3RopeScaling, TransformerConfig, from_hugging_face
-from jaxspec.networks.copying import Copying
-from jaxspec.networks.derived import (
+from jaxspec.networks.drafts.copying import Copying
+from jaxspec.networks.drafts.derived import (
     Trimmed,
     early_exit,
     early_exit_params,
@@ -10,10 +9,11 @@ from jaxspec.networks.derived import (
     with_blocks,
     with_features,
 )
-from jaxspec.networks.load import load, load_tokenizer, save
-from jaxspec.networks.memory import packed
+from jaxspec.networks.families.common import Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.files.loading import load, load_tokenizer, save
 from jaxspec.networks.mlp import MLP
 from jaxspec.networks.transformer import Transformer
+from jaxspec.networks.weights.memory import packed
 
 __all__ = [
     "MLP",

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxspec.networks import products
-from jaxspec.networks.config import TransformerConfig
-from jaxspec.networks.products import PRECISION
+from jaxspec.networks.families.common import TransformerConfig
+from jaxspec.networks.weights import products
+from jaxspec.networks.weights.products import PRECISION
 
 if TYPE_CHECKING:
     from jaxspec.networks.transformer import Transformer

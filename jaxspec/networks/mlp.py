@@ -18,7 +18,7 @@ import numpy as np
 from flax import nnx
 
 from jaxspec.base import Params
-from jaxspec.networks.folder import read_safetensors
+from jaxspec.networks.files.folder import read_safetensors
 from jaxspec.networks.layers import PRECISION
 
 HIDDEN_SIZES = (256, 64)

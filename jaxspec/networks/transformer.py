@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxspec.base import Context, Entries, Output, Params
-from jaxspec.networks import products
-from jaxspec.networks.config import TransformerConfig
+from jaxspec.networks.families.common import TransformerConfig
 from jaxspec.networks.layers import Ends, KeysValues, Layer, Step, rotation
+from jaxspec.networks.weights import products
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -35,8 +35,9 @@ from rich.table import Table
 from shapes import LLAMA_3, PAPER, PAPER_DRAFT_MS, PAPER_PLAIN_MS, SEQUOIA_REPOSITORY, SHAPES, VECTORS, Published
 from torch_peer import torch_lines
 
-from jaxspec import decode, fetching, networks, plan, profiles
+from jaxspec import decode, networks, plan, profiles, records
 from jaxspec.networks import Transformer
+from jaxspec.pairs import fetching
 from jaxspec.tree import TokenTree
 
 TEMPERATURES = 0.0, 0.6
@@ -223,12 +224,12 @@ def header(bench: Bench, arguments: Sequence[str]) -> dict[str, Any]:
         "schema": SCHEMA,
         "command": ["scripts/gpu/bench.py", *arguments],
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": profiles.machine_description(),
+        "machine": records.machine_description(),
         "device": {
             "kind": device.device_kind,
             "platform": getattr(getattr(device, "client", None), "platform_version", None),
         },
-        "versions": profiles.library_versions(),
+        "versions": records.library_versions(),
         "dtype": DTYPE,
         "form": bench.form,
         "shapes": dataclasses.asdict(bench.shapes),

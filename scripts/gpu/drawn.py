@@ -13,7 +13,7 @@ import numpy as np
 from jaxspec import tree as trees
 from jaxspec import verify
 from jaxspec.decode.state import Row
-from jaxspec.decode.tree import Drafted, Resolved, TreeDecoder
+from jaxspec.decode.trees.decoder import Drafted, Resolved, TreeDecoder
 
 
 @dataclasses.dataclass(frozen=True)

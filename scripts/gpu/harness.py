@@ -14,9 +14,10 @@ import numpy as np
 from drawn import DrawnRule, DrawnTree
 from shapes import Published, Shapes
 
-from jaxspec import decode, timing
+from jaxspec import decode
 from jaxspec.base import Params
 from jaxspec.decode import Decoder, Sampling
+from jaxspec.measure import timing
 from jaxspec.networks import Transformer, TransformerConfig
 from jaxspec.tree import TokenTree
 

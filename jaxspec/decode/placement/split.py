@@ -1,0 +1,302 @@
+"""Branch decoding on two devices: the draft continues its branches on one while the target verifies on the other.
+
+Each device has its model's weights and context and a copy of the row, and runs its half of the round as compiled
+programs of its own, composed of the very methods that `BranchDecoder.round` is composed of. A round is
+
+    draft's device                                  target's device
+    draft_stage, if there is one
+                        ── the line's tokens ──►
+    draft_branches                                  verify_pending
+                        ── line, probabilities ──►
+                                                    resolve, emit, commit_target
+                        ◄── outcome, evidence ──
+    emit, commit_draft, go_on, report
+
+with the two in the middle at the same time. What crosses is as long as a line, whatever the capacity. The host only
+queues all this, and looks at whether every row is finished a round late, so that no device waits for it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec import cache
+from jaxspec.base import Model, Output, Params
+from jaxspec.decode import loop, stats
+from jaxspec.decode import request as requests
+from jaxspec.decode import state as states
+from jaxspec.decode.branches import counts as counts_
+from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.lines import Drafted, Evidence, Line, Memory, Resolved
+from jaxspec.decode.loop import PREFILL_CHUNK, Generation
+from jaxspec.decode.request import Request
+from jaxspec.decode.state import Row, State
+from jaxspec.sampling import GREEDY, Sampling
+
+Device = Any
+"""`jax.Device`, which the type checker does not take for a type."""
+
+Tree = TypeVar("Tree")
+
+
+def generate_split(
+    decoder: BranchDecoder,
+    params: dict[str, Params],
+    prompts: Sequence[Sequence[int]],
+    *,
+    target_device: Device,
+    draft_device: Device,
+    key: jax.Array,
+    max_new_tokens: int | Sequence[int],
+    sampling: Sampling = GREEDY,
+    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
+    draft_temperature: float | Sequence[float] | None = None,
+    logprobs: bool = True,
+    prefill_chunk: int = PREFILL_CHUNK,
+    first_capacity: int | None = None,
+) -> Generation:
+    """What `decode.generate` returns for the same arguments, by two devices: the same tokens in float32.
+
+    One round is run beyond the last, which finds every row finished.
+
+    Args:
+        decoder: SpecBranch, PEARL or another `BranchDecoder`.
+        params: As for `generate`. Those that `place` has placed are not copied.
+        prompts: As for `generate`, like everything that is not named here.
+        target_device: Of the target, its context, and the verification.
+        draft_device: Of the draft, its context, and H-RAD. May be the target's.
+        key: As for `generate`.
+        max_new_tokens: As for `generate`.
+        sampling: As for `generate`.
+        stop_ids: As for `generate`.
+        draft_temperature: As for `generate`.
+        logprobs: As for `generate`.
+        prefill_chunk: As for `generate`.
+        first_capacity: As for `generate`.
+
+    Raises:
+        ValueError: Input that can't be decoded, or a decoder whose draft and target take turns.
+    """
+    if not isinstance(decoder, BranchDecoder):
+        raise ValueError(
+            f"{type(decoder).__name__} can't be split: its target waits for its draft, so that a second device gains "
+            "nothing. Split decode.pearl or decode.specbranch, or run it by decode.generate."
+        )
+    request = requests.request(
+        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
+    )
+    devices = Devices(target_device, draft_device)
+    params = place(decoder, params, target_device=target_device, draft_device=draft_device)
+    sides = _begin(decoder, params, devices, request, prefill_chunk, first_capacity)
+    longest = request.prompt_lengths + request.max_new_tokens
+    progress: Any = np.stack([request.prompt_lengths, np.zeros(request.size, np.int32)])
+    while True:
+        progress_before = progress
+        sides, progress = _round(decoder, params, devices, sides)
+        num_tokens, is_finished = np.asarray(progress_before)  # the one wait: for the round before this one
+        if is_finished.all():
+            return loop.generation(request, sides.target.row, sides.counts)
+        reached = np.minimum(num_tokens + decoder.max_emitted, longest).max()  # by this round, at most
+        slots = sides.target.row.tokens.shape[1]
+        if reached + decoder.max_emitted > slots:
+            sides = _grow(decoder, sides, 2 * slots)
+
+
+def place(
+    decoder: BranchDecoder, params: dict[str, Params], *, target_device: Device, draft_device: Device
+) -> dict[str, Params]:
+    """The parameters on the devices that `generate_split` reads them on; H-RAD's go with the draft's."""
+    names = [*decoder.models, *decoder.extra_params]
+    return {name: jax.device_put(params[name], target_device if name == "target" else draft_device) for name in names}
+
+
+class Devices(NamedTuple):
+    """Where the halves run."""
+
+    target: Device
+    draft: Device
+
+
+class Sides(NamedTuple):
+    """What is kept between rounds, each with a leading axis of B.
+
+    Attributes:
+        target: On the target's device: the rows, and the target's context.
+        draft: On the draft's device: the rows without log-probabilities, the draft's context, and what is pending.
+        counts: Also on the draft's device.
+    """
+
+    target: State
+    draft: State
+    counts: stats.Counts
+
+
+def _round(
+    decoder: BranchDecoder, params: dict[str, Params], devices: Devices, sides: Sides
+) -> tuple[Sides, jax.Array]:
+    """Queues one round; `[2, B]` int32: how many tokens each row then has, and whether it is finished."""
+    target, draft, counts = sides
+    target_params, draft_params = _of_target(params), _of_draft(params)
+    if decoder.has_draft_stage:
+        draft = draft._replace(memory=_draft_stage(decoder, draft_params, draft))
+    line = send(draft.memory.line._replace(probs=None), devices.target)
+    output = _verify(decoder, target_params, target, line)
+    drafted, tested = _draft(decoder, draft_params, draft)
+    tested = send(tested, devices.target)
+    target, resolved, evidence, progress = _settle(decoder, target_params, target, tested, output)
+    resolved, evidence = send((resolved, evidence), devices.draft)
+    draft, counts = _go_on(decoder, draft_params, draft, drafted, resolved, evidence, counts)
+    return Sides(target, draft, counts), progress
+
+
+def send(tree: Tree, device: Device) -> Tree:
+    """The arrays on another device, without waiting for them. All that crosses in a round passes through here."""
+    return jax.device_put(tree, device)
+
+
+def _begin(
+    decoder: BranchDecoder,
+    params: dict[str, Params],
+    devices: Devices,
+    request: Request,
+    prefill_chunk: int,
+    first_capacity: int | None,
+) -> Sides:
+    """Both sides with the prompts in their contexts, before the first round."""
+    options = prefill_chunk, first_capacity
+    target = loop.begin(_half(decoder, "target"), _of_target(params), _on(devices.target, request), *options)
+    request = _on(devices.draft, request._replace(with_logprobs=False))
+    draft = loop.begin(_half(decoder, "draft"), _of_draft(params), request, *options)
+    evidence = send(_first_evidence(decoder, _of_target(params), target), devices.draft)
+    draft = draft._replace(memory=_first_memory(decoder, _of_draft(params), draft, evidence))
+    counts = loop.zero_counts(decoder, request.size)
+    # Arrays that depend on no argument of their program do not belong to a device for good until they are put there.
+    return Sides(jax.device_put(target, devices.target), *jax.device_put((draft, counts), devices.draft))
+
+
+def _grow(decoder: BranchDecoder, sides: Sides, slots: int) -> Sides:
+    """Both sides with room for `slots` tokens a row."""
+    return sides._replace(
+        target=loop.grow(_half(decoder, "target"), sides.target, slots),
+        draft=loop.grow(_half(decoder, "draft"), sides.draft, slots),
+    )
+
+
+def _of_target(params: dict[str, Params]) -> dict[str, Params]:
+    return {"target": params["target"]}
+
+
+def _of_draft(params: dict[str, Params]) -> dict[str, Params]:
+    return {name: params[name] for name in params if name != "target"}
+
+
+def _half(decoder: BranchDecoder, name: str) -> Any:
+    """A half, which to the type checker is no decoder, as it has no rounds."""
+    return _Half(decoder, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Half:
+    """One of the models, as a method without rounds: what reading the prompt and growing need."""
+
+    decoder: BranchDecoder
+    name: str
+
+    @property
+    def models(self) -> dict[str, tuple[Model, int]]:
+        return {self.name: self.decoder.models[self.name]}
+
+    @property
+    def max_emitted(self) -> int:
+        return self.decoder.max_emitted
+
+    def init(self, params: dict[str, Params], row: Row) -> State:
+        del params
+        return State(row, {self.name: cache.empty(self.decoder.models[self.name][0], row.tokens.shape[0])})
+
+
+def _on(device: Device, request: Request) -> Request:
+    """The request, whose rows will be laid out on a device; with arrays of its own, as the state is donated."""
+    keys, options = jax.device_put((request.keys, request.options), device, may_alias=False)
+    return request._replace(keys=keys, options=options)
+
+
+# Each of these runs where its arrays are, for all rows.
+
+
+@functools.partial(jax.jit, static_argnames="decoder")
+def _first_evidence(decoder: BranchDecoder, params: dict[str, Params], target: State) -> Evidence:
+    return jax.vmap(lambda state: decoder.first_evidence(params, state))(target)
+
+
+@functools.partial(jax.jit, static_argnames="decoder")
+def _first_memory(decoder: BranchDecoder, params: dict[str, Params], draft: State, evidence: Evidence) -> Memory:
+    return jax.vmap(lambda *row: decoder.first_memory(params, *row))(draft, evidence)
+
+
+@functools.partial(jax.jit, static_argnames="decoder")
+def _draft_stage(decoder: BranchDecoder, params: dict[str, Params], draft: State) -> Memory:
+    return jax.vmap(lambda state: decoder.draft_stage(params, state).memory)(draft)
+
+
+@functools.partial(jax.jit, static_argnames="decoder")
+def _verify(decoder: BranchDecoder, params: dict[str, Params], target: State, line: Line) -> Output:
+    return jax.vmap(lambda *row: decoder.verify_pending(params, *row))(target, line)
+
+
+@functools.partial(jax.jit, static_argnames="decoder")
+def _draft(decoder: BranchDecoder, params: dict[str, Params], draft: State) -> tuple[Drafted, Drafted]:
+    """What was drafted, and the part of it that verification reads: without continuations and entries."""
+
+    def one_row(state: State) -> tuple[Drafted, Drafted]:
+        drafted = decoder.draft_branches(params, state)
+        nothing = jax.tree.map(lambda leaf: leaf[:0], drafted.continuations)
+        return drafted, drafted._replace(continuations=nothing, block=())
+
+    return jax.vmap(one_row)(draft)
+
+
+@functools.partial(jax.jit, static_argnames="decoder", donate_argnames="target")
+def _settle(
+    decoder: BranchDecoder, params: dict[str, Params], target: State, drafted: Drafted, output: Output
+) -> tuple[State, Resolved, Evidence, jax.Array]:
+    """The target's end of a round; `[2, B]` int32: how many tokens each row has, and whether it is finished."""
+
+    def one_row(state: State, drafted: Drafted, output: Output) -> tuple[State, Resolved, Evidence, jax.Array]:
+        resolved = decoder.resolve(state.row, drafted, output.logits, states.round_key(state.row))
+        row, _, kept = decoder.emit(state.row, drafted, resolved, output.logits)
+        context = decoder.commit_target(state, output.block, resolved, kept)
+        evidence = decoder.evidence(params, row, output.hidden, resolved.num_pending)
+        progress = jnp.stack([row.num_tokens, row.is_finished.astype(jnp.int32)])
+        return State(row, {"target": context}), resolved, evidence, progress
+
+    return jax.vmap(one_row, out_axes=(0, 0, 0, 1))(target, drafted, output)
+
+
+@functools.partial(jax.jit, static_argnames="decoder", donate_argnames=("draft", "counts"))
+def _go_on(
+    decoder: BranchDecoder,
+    params: dict[str, Params],
+    draft: State,
+    drafted: Drafted,
+    resolved: Resolved,
+    evidence: Evidence,
+    counts: stats.Counts,
+) -> tuple[State, stats.Counts]:
+    """The draft's end of a round, which also counts it."""
+
+    def one_row(
+        state: State, drafted: Drafted, resolved: Resolved, evidence: Evidence, counts: stats.Counts
+    ) -> tuple[State, stats.Counts]:
+        row, emitted, kept = decoder.emit(state.row, drafted, resolved, None)
+        context = decoder.commit_draft(state, drafted.block, resolved, row)
+        memory = decoder.go_on(params, row, drafted, resolved, evidence)
+        info = counts_.report(decoder, state, row, drafted, resolved, emitted, kept)
+        return State(row, {"draft": context}, memory), stats.add(counts, info)
+
+    return jax.vmap(one_row)(draft, drafted, resolved, evidence, counts)

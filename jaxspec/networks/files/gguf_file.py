@@ -1,0 +1,190 @@
+"""A GGUF file as a Hugging Face folder would be: config, tensors and tokenizer under the same names.
+
+The `gguf` package parses and dequantises. Llama's query and key rows are stored for interleaved rotation, and are put
+back in the order of halves.
+"""
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxspec.networks.families.common import Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.files.folder import Tensor, checkpoint_name
+from jaxspec.networks.layers import inverse_frequencies
+
+_NAMES = {
+    "token_embd": "embed_tokens",
+    "output_norm": "norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+# Keys behind "<architecture>." and their names in a Hugging Face config; None: said twice, or bookkeeping.
+_KEYS = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+    "rope.dimension_count": None,
+    "attention.value_length": None,
+    "vocab_size": None,
+}
+
+
+def read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config, in Hugging Face's names, and tensors of a GGUF file."""
+    reader = _reader(file, file.stat().st_mtime_ns)
+    stored = {tensor.name: tensor for tensor in reader.tensors}
+    if "general.architecture" not in reader.fields or "token_embd.weight" not in stored:
+        raise ValueError(f"{file} says no general.architecture, or has no token_embd.weight: it is no language model.")
+    architecture = reader.fields["general.architecture"].contents()
+    own = {
+        name.removeprefix(f"{architecture}."): field.contents()
+        for name, field in reader.fields.items()
+        if name.startswith(f"{architecture}.")
+    }
+    config: dict[str, Any] = {
+        "model_type": architecture,
+        "tie_word_embeddings": "output.weight" not in stored,
+        "vocab_size": int(stored["token_embd.weight"].shape[1]),
+    }
+    for name, value in own.items():
+        if isinstance(value, list):
+            raise ValueError(
+                f"{file}: {architecture}.{name}={value} differs from layer to layer, which is not implemented."
+            )
+        key = _KEYS.get(name, f"{architecture}.{name}")  # An unknown key keeps its name and is refused by it.
+        if key is not None:
+            config[key] = value
+    parsed = from_hugging_face(config)
+    for name in ("rope.dimension_count", "attention.value_length"):
+        if own.get(name, parsed.head_dim) != parsed.head_dim:
+            raise ValueError(f"{file}: {architecture}.{name}={own[name]} is not the head size {parsed.head_dim}.")
+    if "rope_freqs.weight" in stored:
+        config["rope_scaling"] = _rope_scaling(file, parsed, _dequantise(stored.pop("rope_freqs.weight")))
+    heads = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads} if architecture == "llama" else {}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        read = functools.partial(_dequantise, tensor, heads.get(name.split(".")[-2]) if "." in name else None)
+        tensors[_name(name)] = Tensor(shape, read)
+    return config, tensors
+
+
+@functools.lru_cache(maxsize=1)
+def _reader(file: Path, modified: int) -> Any:
+    """The `gguf` package's reader, kept because parsing a vocabulary takes seconds and the tokenizer needs it again."""
+    from gguf import GGUFReader
+
+    return GGUFReader(file)
+
+
+def _dequantise(tensor: Any, num_heads: int | None = None) -> np.ndarray:
+    """A GGUF tensor as floats; `num_heads` is said where its rows are permuted."""
+    from gguf import quants
+
+    weight = quants.dequantize(tensor.data, tensor.tensor_type)
+    return weight if num_heads is None else _unpermute(weight, num_heads)
+
+
+def _unpermute(weight: np.ndarray, num_heads: int) -> np.ndarray:
+    """Query or key rows in rotate-half order, from GGUF's, where the two features that turn together are neighbours."""
+    rows, width = weight.shape
+    return weight.reshape(num_heads, rows // num_heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
+
+
+def _name(name: str) -> str:
+    """A tensor's name in a Hugging Face checkpoint; names that have none stay, and are refused as unexpected."""
+    *place, kind, leaf = name.split(".")
+    if kind not in _NAMES or (place and (len(place) != 2 or place[0] != "blk")):
+        return name
+    return checkpoint_name(".".join([*(["layers", place[1]] if place else []), _NAMES[kind], leaf]))
+
+
+def _rope_scaling(file: Path, config: TransformerConfig, divisors: np.ndarray) -> dict[str, Any]:
+    """Llama 3's scaling, of which GGUF stores only what each frequency is divided by.
+
+    Every Llama 3 has the low and high factors 1 and 4 and the old context 8,192, which is checked.
+    """
+    scaling = Llama3RopeScaling(float(divisors.max()), 1.0, 4.0, 8192)
+    plain, scaled = (
+        inverse_frequencies(dataclasses.replace(config, rope_scaling=which)).astype(np.float64)
+        for which in (None, scaling)
+    )
+    if divisors.shape != plain.shape or not np.allclose(plain / scaled, divisors, rtol=1e-3):
+        raise ValueError(f"{file}: rope_freqs.weight is not Llama 3's scaling (factors 1 and 4, 8192 positions).")
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_max_length,
+    }
+
+
+def read_gguf_tokenizer(file: Path) -> Any:
+    """A transformers tokenizer from a GGUF file's metadata."""
+    from transformers import PreTrainedTokenizerFast
+
+    prefix = "tokenizer.ggml."
+    fields = _reader(file, file.stat().st_mtime_ns).fields
+    stored = {
+        str(name).removeprefix(prefix): field.contents() for name, field in fields.items() if name.startswith(prefix)
+    }
+    if "tokens" not in stored:
+        raise ValueError(f"{file} holds no tokenizer.")
+    template = fields.get("tokenizer.chat_template")
+    convert = _tokenizer_conversion()
+    backend, extra = convert(
+        fields["general.architecture"].contents(),
+        {**stored, "tokenizer_type": stored.get("model"), "pre_tokenizer_type": stored.get("pre")},
+    )
+    special = {name: stored["tokens"][stored[key]] for name, key in _SPECIAL_TOKENS.items() if key in stored}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        chat_template=template.contents() if template is not None else None,
+        # llama.cpp's default where the file does not say: only sentencepiece vocabularies begin with BOS.
+        add_bos_token=stored.get("add_bos_token", stored.get("model") == "llama"),
+        add_eos_token=stored.get("add_eos_token", False),
+        **{"bos_token": None, "eos_token": None, **extra, **special},
+    )
+
+
+_SPECIAL_TOKENS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+
+
+def _tokenizer_conversion() -> Callable[[str, dict[str, Any]], tuple[Any, dict[str, Any]]]:
+    """transformers' conversion to its tokenizers' backend, from where each of its versions keeps it."""
+    for module in ("transformers.integrations.gguf", "transformers.integrations.ggml"):
+        try:
+            return importlib.import_module(module).convert_gguf_tokenizer
+        except (ImportError, AttributeError):
+            continue
+    raise ValueError(
+        "This version of transformers converts no GGUF tokenizer; take 5.0 or newer, or a folder's tokenizer."
+    )

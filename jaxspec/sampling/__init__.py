@@ -1,0 +1,25 @@
+"""From logits to draws: what a user asks for, the pipeline that every method uses, exact draws over a vocabulary.
+
+Reads `base` alone; verification, decoding and training import it.
+"""
+
+from jaxspec.sampling.draws import FLOOR, argmax, distribution, draw, draw_without_replacement, top_k
+from jaxspec.sampling.pipeline import adjust, draft_logits, target_distribution, temper_draft
+from jaxspec.sampling.settings import GREEDY, Options, Sampling, options
+
+__all__ = [
+    "FLOOR",
+    "GREEDY",
+    "Options",
+    "Sampling",
+    "adjust",
+    "argmax",
+    "distribution",
+    "draft_logits",
+    "draw",
+    "draw_without_replacement",
+    "options",
+    "target_distribution",
+    "temper_draft",
+    "top_k",
+]

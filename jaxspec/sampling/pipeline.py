@@ -1,0 +1,101 @@
+"""From logits to distributions: the one pipeline that every method uses.
+
+Target logits pass through bias, temperature, top-k, top-p and min-p, in this order; draft logits through bias and the
+draft's own temperature only (filtering a draft is lossless too, but can leave its siblings without support). All
+functions are written for one row and work in float32 whatever the network's dtype.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxspec.sampling.draws import argmax
+from jaxspec.sampling.settings import Options
+
+
+def adjust(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
+    """`[V]` float32 logits with what acts on logits before temperature: the bias.
+
+    Args:
+        options: The row's options.
+        logits: `[V]`, or `[len(ids)]` where they are those of some tokens only.
+        ids: The tokens that the logits belong to; None: all, in order.
+    """
+    logits = logits.astype(jnp.float32)
+    if options.bias is None:
+        return logits
+    return logits + (options.bias if ids is None else options.bias[ids])
+
+
+def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
+    """`[V]` float32 probabilities of the next token, by the whole pipeline; one-hot at temperature 0."""
+    logits = adjust(options, logits)
+    if options.temperature is None:
+        return _one_hot(logits)
+    scaled = _temper(logits, options.temperature)
+    if options.top_k is not None:
+        scaled = jnp.where(_largest(logits, options.top_k), scaled, -jnp.inf)
+    probs = jax.nn.softmax(scaled)
+    if options.top_p is not None:
+        probs = _normalise(jnp.where(_nucleus(probs, options.top_p), probs, 0.0))
+    if options.min_p is not None:
+        probs = _normalise(jnp.where(probs >= options.min_p * probs.max(), probs, 0.0))
+    return probs if options.is_greedy is None else jnp.where(options.is_greedy, _one_hot(logits), probs)
+
+
+def draft_logits(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
+    """Float32 logits that the draft proposes from: with bias, over its temperature where that is not 0.
+
+    Arguments as for `adjust`.
+    """
+    return temper_draft(options, adjust(options, logits, ids))
+
+
+def temper_draft(options: Options, logits: jax.Array) -> jax.Array:
+    """`[V]` adjusted draft logits over the draft's temperature, where that is not 0."""
+    return logits if options.draft_temperature is None else _temper(logits, options.draft_temperature)
+
+
+def _temper(logits: jax.Array, temperature: jax.Array) -> jax.Array:
+    """Logits over temperature, the largest at 0 so that no temperature overflows; unscaled where it is 0."""
+    return (logits - logits.max()) / jnp.where(temperature > 0, temperature, 1.0)
+
+
+def _one_hot(logits: jax.Array) -> jax.Array:
+    return (jnp.arange(logits.shape[0], dtype=jnp.int32) == argmax(logits)).astype(jnp.float32)
+
+
+def _normalise(weights: jax.Array) -> jax.Array:
+    return weights / weights.sum()
+
+
+def _largest(logits: jax.Array, count: jax.Array) -> jax.Array:
+    """`[V]` bool, the `count` largest logits and what ties with the last of them; all where `count` is 0."""
+    bits = jax.lax.bitcast_convert_type(logits, jnp.int32)
+    ordered = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)  # integers in the order of the floats
+    wanted = jnp.where(count > 0, jnp.minimum(count, logits.shape[0]), logits.shape[0])
+    lowest, highest = jnp.int32(-(2**31)), jnp.int32(2**31 - 1)
+    threshold = _search(lambda level: (ordered >= level).sum(dtype=jnp.int32) >= wanted, lowest, highest)
+    return ordered >= threshold
+
+
+def _nucleus(probs: jax.Array, mass: jax.Array) -> jax.Array:
+    """`[V]` bool, the largest probabilities whose sum first reaches `mass`, and what ties with the last of them."""
+    bits = jax.lax.bitcast_convert_type(probs, jnp.int32)  # of non-negative floats: in their order
+    highest = jax.lax.bitcast_convert_type(probs.max(), jnp.int32)
+    threshold = _search(lambda level: jnp.where(bits >= level, probs, 0.0).sum() >= mass, jnp.int32(0), highest)
+    return (bits >= threshold) | (mass >= 1)
+
+
+def _search(holds: Any, low: jax.Array, high: jax.Array) -> jax.Array:
+    """The largest integer in [low, high] at which a predicate holds that holds below some level only; `low` if none."""
+
+    def halve(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1) + ((low ^ high) & 1)  # their mean, rounded up, without overflow
+        found = holds(middle)
+        return jnp.where(found, middle, low), jnp.where(found, high, middle - 1)
+
+    return jax.lax.fori_loop(0, 32, halve, (low, high))[0]
