@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "networks")]
 
 from test_transformer import DATA, FAMILIES, layers_of, prefill, random_checkpoint, torch_reference  # noqa: E402
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Params, Progress
-from jaxspec.decode.branches import cuts as cuts
+from jaxspec.decode.branches import cuts
 from jaxspec.networks import MLP
 from jaxspec.networks.mlp import HIDDEN_SIZES
 from jaxspec.plan import theory

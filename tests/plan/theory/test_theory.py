@@ -4,18 +4,13 @@ import importlib.util
 import itertools
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import theory_figure
 
 from jaxspec import plan, theory, tree
 from jaxspec.profiles import Profile
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import theory_figure
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="the extra plot")
 

@@ -7,7 +7,7 @@ import checks
 import jax
 import jax.numpy as jnp
 import pytest
-from test_branch import (
+from test_branches import (
     CTX,
     LOW,
     RAGGED,
@@ -17,8 +17,8 @@ from test_branch import (
     assert_joint_law,
     hashed,
 )
-from test_branch_exact import assert_exact, machine
 from test_decoder_mutants import Wrapped
+from test_exact import assert_exact, machine
 from test_lossless_sampled import MODEL, PARAMS, law
 
 from jaxspec import hrad, verify

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxspec import theory
+from jaxspec.plan.theory import renewal
 
 CALIBRATION = np.array(
     [
@@ -44,36 +45,36 @@ def simulate(length, max_branches, epsilon):
     [(8, 1, 0.0), (8, 3, 0.3), (4, 6, 0.55), (8, 4, 0.8), (1, 3, 0.5), (8, 4, 1.0)],
 )
 def test_rounds_give_what_the_model_says(length, max_branches, epsilon):
-    setting = branches.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)
+    setting = renewal.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)
     tokens, rollback = simulate(length, max_branches, epsilon)
-    assert branches.tokens(setting, length) == pytest.approx(tokens, abs=0.015)
-    assert branches.rollback(setting, length) == pytest.approx(rollback, abs=0.01)
+    assert renewal.tokens(setting, length) == pytest.approx(tokens, abs=0.015)
+    assert renewal.rollback(setting, length) == pytest.approx(rollback, abs=0.01)
 
 
 @pytest.mark.parametrize("length", [1, 2, 8])
 def test_without_a_cut_and_with_one_kind_of_token_it_is_the_plain_model(length):
     alike = np.stack([CALIBRATION[1], CALIBRATION[1]])
     alpha = float(CALIBRATION[1, :, 0] @ CALIBRATION[1, :, 1])
-    setting = branches.forking(alike, ACCEPTANCE, 1, 0.0)
-    assert branches.tokens(setting, length) == pytest.approx(theory.overlap_tokens(alpha, length))
-    assert branches.rollback(setting, length) == pytest.approx(theory.overlap_rollback(alpha, length))
+    setting = renewal.forking(alike, ACCEPTANCE, 1, 0.0)
+    assert renewal.tokens(setting, length) == pytest.approx(theory.overlap_tokens(alpha, length))
+    assert renewal.rollback(setting, length) == pytest.approx(theory.overlap_rollback(alpha, length))
 
 
 def test_a_cut_of_everything_leaves_forks_alone():
-    setting = branches.forking(CALIBRATION, ACCEPTANCE, 4, 1.0)
+    setting = renewal.forking(CALIBRATION, ACCEPTANCE, 4, 1.0)
     assert (setting.kept, setting.stands, setting.cut_fork) == (0.0, 0.0, pytest.approx(setting.any_fork))
-    assert branches.tokens(setting, 8) == 1.0
+    assert renewal.tokens(setting, 8) == 1.0
 
 
 def test_more_branches_and_ranks_help_and_unmeasured_ranks_do_not():
-    forks = [branches.forking(CALIBRATION, ACCEPTANCE, count, 0.3).any_fork for count in (1, 2, 4, 8, 40)]
+    forks = [renewal.forking(CALIBRATION, ACCEPTANCE, count, 0.3).any_fork for count in (1, 2, 4, 8, 40)]
     assert forks == sorted(forks)
     assert forks[0] == pytest.approx(float(CALIBRATION[1, :, 0] @ CALIBRATION[1, :, 1]))
-    lone = branches.forking(CALIBRATION, ACCEPTANCE[:1], 8, 0.3)
+    lone = renewal.forking(CALIBRATION, ACCEPTANCE[:1], 8, 0.3)
     assert lone.any_fork == pytest.approx(forks[0])
 
 
 @pytest.mark.parametrize(("max_branches", "epsilon"), [(0, 0.5), (2, -0.1), (2, 1.5)])
 def test_what_is_no_setting_is_refused(max_branches, epsilon):
     with pytest.raises(ValueError, match=f"max_branches={max_branches}, epsilon={epsilon}"):
-        branches.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)
+        renewal.forking(CALIBRATION, ACCEPTANCE, max_branches, epsilon)

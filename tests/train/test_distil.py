@@ -17,7 +17,7 @@ from jaxspec import networks, training
 from jaxspec.networks import Transformer, TransformerConfig
 from tests.toys import CtxLM, TableLM
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "distil_draft.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "distil_draft.py"
 
 
 def softmax(x):
@@ -243,7 +243,6 @@ def test_a_restored_state_goes_on_bit_for_bit(key, tmp_path):
 
 @pytest.fixture(scope="module")
 def script():
-    sys.path.insert(0, str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("distil_draft", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

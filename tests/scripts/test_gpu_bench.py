@@ -3,24 +3,19 @@
 import itertools
 import json
 import math
-import sys
-from pathlib import Path
 
+import bench
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-
-from jaxspec import cache, decode, plan, verify
-from jaxspec import tree as trees
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts" / "gpu"))
-
-import bench
 from drawn import DrawnRule, DrawnTree
 from harness import Bench, Skipped
 from shapes import PAPER, SHAPES, VECTORS
+
+from jaxspec import cache, decode, plan, verify
+from jaxspec import tree as trees
 
 ACCEPTANCE = (0.5, 0.2, 0.1)
 SHAPE = trees.TokenTree((-1, 0, 0, 0, 1, 1, 2, 4))

@@ -14,7 +14,7 @@ from jaxspec.base import Context, Model
 from jaxspec.networks import Transformer, from_hugging_face
 from jaxspec.networks.layers import inverse_frequencies
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 _COMMON = {
     "vocab_size": 61,

@@ -7,9 +7,11 @@ import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import figures
 import gguf
 import jax
 import numpy as np
+import peers
 import pytest
 from test_cli import PROFILE, byte_tokenizer, save_model
 from toys import pair
@@ -20,11 +22,6 @@ from jaxspec.decode import loop
 from jaxspec.measure import timing
 from jaxspec.study import bench, bench_results
 from jaxspec.study.bench_results import BASELINE, Output, Report, Sample, Spread, Steps
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import figures
-import peers
 
 LIMIT = 10
 TREE = ("--method", "sequoia", "--tree", "star:2")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import reference
 from checks import run
-from test_branch_exact import ReadsBoth
 from test_compile import COMPILATIONS, VOCAB, arguments, cache_sizes, program, vocabulary_work
 from test_derived import TARGET as KEPT_TARGET
 from test_derived import KeptTableLM, params_of
+from test_exact import ReadsBoth
 from test_lossless_greedy import RAGGED
 from test_lossless_sampled import MODEL, PARAMS, law
 from test_stats import independent

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxspec import plan, ranking, theory, tree
+from jaxspec.plan.theory import renewal
 from jaxspec.profiles import Profile
 
 FLAT = dict.fromkeys((1, 2, 4, 8, 16, 32), 10.0)
@@ -112,10 +113,10 @@ def test_a_calibration_chooses_epsilon_and_the_branches_too():
     branch = by_method(known)["specbranch"]
 
     def setting(count, epsilon):
-        return branches.forking(np.asarray(CALIBRATION), np.asarray((0.6, 0.15, 0.05)), count, epsilon)
+        return renewal.forking(np.asarray(CALIBRATION), np.asarray((0.6, 0.15, 0.05)), count, epsilon)
 
     def predicted(length, count, epsilon):
-        return branches.tokens(setting(count, epsilon), length) * 10 / max(2 * length + 1 - length, 10)
+        return renewal.tokens(setting(count, epsilon), length) * 10 / max(2 * length + 1 - length, 10)
 
     grid = [(length, count, epsilon) for length in range(1, 32) for count in range(2, 9) for epsilon in (0.0, 0.5)]
     chosen = branch.length, branch.max_branches, branch.epsilon
@@ -123,11 +124,11 @@ def test_a_calibration_chooses_epsilon_and_the_branches_too():
     assert branch.overlap_speedup == pytest.approx(predicted(*chosen))
     given = ranking.best("specbranch", known, length=8, max_branches=4, epsilon=0.3)
     assert (given.length, given.max_branches, given.epsilon) == (8, 4, 0.3)
-    assert given.expected_tokens == pytest.approx(branches.tokens(setting(4, 0.3), 8))
+    assert given.expected_tokens == pytest.approx(renewal.tokens(setting(4, 0.3), 8))
     assert ranking.best("specbranch", known, length=8).speedup >= given.speedup
     assert by_method(profile())["specbranch"].epsilon is None
     pearl = ranking.best("pearl", known, length=8)
-    assert pearl.expected_tokens == pytest.approx(branches.tokens(setting(1, 0.0), 8))
+    assert pearl.expected_tokens == pytest.approx(renewal.tokens(setting(1, 0.0), 8))
     assert pearl.epsilon is None
 
 

@@ -1,20 +1,14 @@
 """The data a draft is distilled from: conversations that label themselves, and the shares of a copying draft."""
 
-import sys
-from pathlib import Path
-
+import fit_copying
 import jax
 import numpy as np
+import self_chat
 import toys
 
 from jaxspec import decode
 from jaxspec.decode import loop
 from jaxspec.decode import request as requests
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import fit_copying
-import self_chat
 
 V, LENGTH = 12, 48
 USER_HEAD, ANSWER_HEAD, END = (9, 7), (9, 8, 6), 10

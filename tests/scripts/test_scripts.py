@@ -3,23 +3,19 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 
+import ablation
 import jax
+import noisy_pair
 import numpy as np
+import product_forms
+import profile_shift
 import pytest
+import tables
 import tiny_pair
 
 from jaxspec import decode, pairs, plan, tree
 from jaxspec.catalogue import prompts
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import ablation
-import noisy_pair
-import product_forms
-import profile_shift
-import tables
 
 PROMPTS = ["tell me more", "and then?", "why", "no"]
 LIMIT = 12

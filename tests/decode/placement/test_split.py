@@ -16,7 +16,7 @@ from jaxspec.decode.placement.split import generate_split
 
 def test_on_two_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    file = Path(__file__).with_name("two_devices.py")
+    file = Path(__file__).parents[2] / "two_devices.py"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(file)],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
