@@ -24,6 +24,10 @@ class Autoregressive:
     def models(self) -> dict[str, tuple[Model, int]]:
         return {"target": (self.target, 1)}
 
+    @property
+    def forwards(self) -> dict[str, tuple[int, ...]]:
+        return {"target": (1,)}
+
     def init(self, params: dict[str, Params], row: Row) -> State:
         """The state before the prompt is read."""
         return states.init(self, row)

@@ -105,6 +105,7 @@ class Decoder(Protocol):
         max_emitted: M, the most tokens that a round can emit.
         depth: The most draft tokens that a round can accept.
         max_children: C, the most siblings at one position.
+        forwards: The forwards of a full round by model, each by its number of tokens: what a round takes at the most.
 
     A method with counts of its own has `zero_tally`, which its `Info.tally` is added to; one that needs parameters of
     something that is no model has their names in `extra_params`.
@@ -118,6 +119,8 @@ class Decoder(Protocol):
     def depth(self) -> int: ...
     @property
     def max_children(self) -> int: ...
+    @property
+    def forwards(self) -> dict[str, tuple[int, ...]]: ...
 
     def init(self, params: dict[str, Params], row: Row) -> State:
         """The state before the prompt is read: contexts with as many slots as `row.tokens` has."""

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxspec import decode, measure, records, tree
+from jaxspec import decode, measure, records
 from jaxspec.base import Model, Params, Progress
 from jaxspec.decode import Decoder, Sampling, loop, request
-from jaxspec.decode.branches.decoder import BranchDecoder
 from jaxspec.measure import timing
 from jaxspec.sampling import GREEDY
 from jaxspec.study.bench_results import BASELINE, Output, Report, Sample, Steps
@@ -166,7 +165,7 @@ def round_steps(
     decoders: Mapping[str, Decoder], params: dict[str, Params], capacity: int, progress: Progress | None = None
 ) -> dict[str, Steps]:
     """By method the forwards of one of its rounds, each measured alone at this capacity (see `timing.step_times`)."""
-    widths = {name: _round_widths(decoder) for name, decoder in decoders.items()}
+    widths = {name: decoder.forwards for name, decoder in decoders.items()}
     asked: dict[tuple[str, Model], set[int]] = {}
     for name, decoder in decoders.items():
         for role, of_role in widths[name].items():
@@ -251,16 +250,3 @@ def _sample(arm: Arm, index: int, prompt: Sequence[int]) -> Sample:
         return Sample(output, middle - start)
     arm.first(index, prompt)
     return Sample(output, middle - start, time.perf_counter() - middle)
-
-
-def _round_widths(decoder: Decoder) -> dict[str, tuple[int, ...]]:
-    """How many tokens each forward of a round has, by model; the draft's root step carries the catch-up token.
-
-    AdaEDL's steps are all that it may take, so that its draft may cost less than is said here, and its overhead more.
-    """
-    if isinstance(decoder, BranchDecoder):
-        length = decoder.length
-        return {"target": (length,), "draft": (length + 1, *(decoder.max_branches,) * length)}
-    shape = getattr(decoder, "tree", tree.chain(0))
-    widths = {"target": (shape.size,)}
-    return widths if shape.size == 1 else widths | {"draft": (2, *shape.level_widths[1:])}

@@ -82,6 +82,10 @@ class BranchDecoder(BranchDrafter):
     def max_children(self) -> int:
         return self.max_branches
 
+    @property
+    def forwards(self) -> dict[str, tuple[int, ...]]:
+        return {"target": (self.length,), "draft": (self.length + 1, *(self.max_branches,) * self.length)}
+
     def init(self, params: dict[str, Params], row: Row) -> State:
         """The state before the prompt is read."""
         state = states.init(self, row)

@@ -80,6 +80,11 @@ class TreeDecoder:
     def max_children(self) -> int:
         return self.tree.max_children
 
+    @property
+    def forwards(self) -> dict[str, tuple[int, ...]]:
+        """The root's draft step carries the token in front of it; AdaEDL's chain may stop before its last one."""
+        return {"target": (self.tree.size,), "draft": (2, *self.tree.level_widths[1:])}
+
     def init(self, params: dict[str, Params], row: Row) -> State:
         """The state before the prompt is read."""
         return states.init(self, row)
