@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap
 
 from jaxspec.base import Entries, Model, Params
+from jaxspec.decode import batching
 from jaxspec.decode.state import State
 from jaxspec.decode.trees.levels import Constants, Level, constants_of
 from jaxspec.tree import TokenTree
@@ -120,7 +120,7 @@ def draft_chain(
                 is_open=is_drafted & (depth + 1 < room),
             )
 
-        start = jax.lax.while_loop(lambda carry: _any_row(carry.is_open), extend, start)
+        start = jax.lax.while_loop(lambda carry: batching.any_row(carry.is_open), extend, start)
     depths = jnp.asarray(chain.depths)
     is_active = (depths > 0) & (depths <= start.num_drafted)
     return Drafted(start.tokens, is_active, start.probs, start.block)
@@ -135,22 +135,6 @@ class _Chain(NamedTuple):
     probs: jax.Array | None  # [G, V]
     num_drafted: jax.Array  # []
     is_open: jax.Array  # [] whether the next token may be drafted
-
-
-@custom_vmap
-def _any_row(flag: jax.Array) -> jax.Array:
-    """Whether a flag holds, in a batch: in any row.
-
-    A loop whose condition is one a row would select between the old and the new carry of each row in each step, and
-    scatter where all rows write the same slot.
-    """
-    return flag
-
-
-@_any_row.def_vmap
-def _any_of_batch(batch_size: int, is_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
-    del batch_size
-    return _any_row(flags.any(axis=0) if is_batched[0] else flags), False
 
 
 def _draft_level(
