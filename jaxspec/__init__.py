@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxspec import decode, measure, networks, pairs, plan, profiles, sampling, tree, verify
+    from jaxspec.catalogue import ranking
     from jaxspec.decode.branches import cuts as hrad
-    from jaxspec.plan import ranking, theory
+    from jaxspec.plan import theory
     from jaxspec.study import parity
     from jaxspec.study import simulation as simulate
     from jaxspec.train import distil as training
@@ -44,7 +45,7 @@ __all__ = [
 _ELSEWHERE = {
     "hrad": "decode.branches.cuts",
     "parity": "study.parity",
-    "ranking": "plan.ranking",
+    "ranking": "catalogue.ranking",
     "simulate": "study.simulation",
     "theory": "plan.theory",
     "training": "train.distil",

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from jaxspec import decode, pairs, plan, ranking, simulate, verify
+from jaxspec import decode, pairs, plan, records, simulate, verify
 from jaxspec.catalogue import prompts
 from jaxspec.cli.show import terminal
 from jaxspec.decode.branches.cuts import KEEP_ALL, Confidence, Cut, HRad
@@ -24,6 +24,7 @@ from jaxspec.decode.branches.decoder import BranchDecoder
 from jaxspec.measure import calibration
 from jaxspec.networks import with_features
 from jaxspec.pairs import heads
+from jaxspec.plan import predictions
 from jaxspec.plan.theory import renewal
 
 console = Console(stderr=True)
@@ -198,7 +199,7 @@ def predict(
     )
     if table is None:
         raise SystemExit("--predict: these prompts are too few to say how good the draft's confidence is.")
-    acceptance = ranking.mean_acceptance(profile)
+    acceptance = predictions.mean_acceptance(profile)
     for record in records:
         if "max_branches" in record:
             setting = renewal.forking(table, acceptance, record["max_branches"], record["epsilon"] or 0.0)
@@ -263,13 +264,13 @@ def main() -> None:
         for prompt in _read(file, options)
     ]
     chosen = [arm for name in options.arms for arm in ARMS[name](pair, options)]
-    records = [measure(arm, pair, encoded, options) for arm in track(chosen, "arms", console=console)]
+    measured = [measure(arm, pair, encoded, options) for arm in track(chosen, "arms", console=console)]
     if options.predict:
-        predict(records, pair, encoded, options)
-    show(records)
-    records.save_result(options.out, vars(options), arms=records)
+        predict(measured, pair, encoded, options)
+    show(measured)
+    records.save_result(options.out, vars(options), arms=measured)
     if options.plot:
-        plot(records, options.plot)
+        plot(measured, options.plot)
 
 
 def _read(file: str, options: argparse.Namespace) -> list[prompts.Prompt]:

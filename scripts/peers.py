@@ -16,7 +16,6 @@ All emit equally many tokens: stop ids are off. At temperature 0 the texts are c
 import argparse
 import importlib.util
 import itertools
-import json
 import os
 import shlex
 import sys
@@ -32,8 +31,9 @@ import numpy as np
 
 from jaxspec import decode, networks, pairs, records
 from jaxspec.catalogue import choosing, prompts
-from jaxspec.cli.options import add_prompts, add_shape, integer, method_list, number, with_trees
+from jaxspec.cli.options import add_prompts, add_shape, asked
 from jaxspec.cli.show import bench_tables, terminal
+from jaxspec.cli.values import integer, methods, number, with_trees
 from jaxspec.networks import Transformer
 from jaxspec.pairs import fetching
 from jaxspec.study import bench, bench_results
@@ -175,7 +175,7 @@ def available(pair: pairs.Pair, args: argparse.Namespace, folder: Path) -> tuple
                 found[name] = peer
         except Missing as reason:
             missing[kind] = str(reason)
-            fetching.report(f"{kind}: {reason}; what of it needs that is left out")
+            fetching.remark(f"{kind}: {reason}; what of it needs that is left out")
     return found, missing
 
 
@@ -222,9 +222,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help="default %(default)s")
     parser.add_argument("--pair", default=fetching.DEFAULT, metavar="P", help="default %(default)s")
     parser.add_argument("--draft-layers", type=count, metavar="N", help="draft with the target's first N layers")
-    parser.add_argument(
-        "--methods", type=method_list, default=("sequoia",), metavar="A,B", help="ours (default sequoia)"
-    )
+    parser.add_argument("--methods", type=methods, default=("sequoia",), metavar="A,B", help="ours (default sequoia)")
     parser.add_argument("--assistant-tokens", default="default,5", metavar="A,B", help="(default %(default)s)")
     parser.add_argument("--lookup-tokens", type=count, default=10, metavar="N", help="default %(default)s")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -238,13 +236,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     args = parse(words)
     ours = tuple(dict.fromkeys((BASELINE, *args.methods)))
-    profile = choosing.planning_profile(args, ours)
+    settled = asked(args, ours)
     chosen = prompts.read(args.prompts, args.num_prompts)
     if args.per_category:
         chosen = [chosen[place] for place in bench.first_of_each([one.task for one in chosen], args.per_category)]
     pair = pairs.load(args.pair, draft_layers=args.draft_layers)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
-    choices = {method: choosing.choose(method, args, pair, profile) for method in ours}
+    choices = {method: choosing.choose(method, settled, pair) for method in ours}
     decoders = {method: choice.decoder(pair) for method, choice in choices.items()}
     key, sampling, params = (
         jax.random.key(args.seed),
@@ -278,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "environment": environment,
             "config": config | {"tree": None if args.tree is None else str(args.tree)},
         }
-        args.out.write_text(json.dumps(records.finite(result), allow_nan=False) + "\n", encoding="utf-8")
+        records.write(args.out, result, indent=None)
 
 
 def show(report: Report, config: Mapping[str, Any], found: Mapping[str, bench_results.Spread]) -> None:

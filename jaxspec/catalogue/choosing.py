@@ -1,44 +1,33 @@
-"""The methods by name, and how the command line's options, a profile and a pair settle on one."""
+"""How what was asked of a method, a profile and a pair settle on its setting."""
 
-import argparse
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jaxspec import plan
-from jaxspec.pairs import fetching
-from jaxspec.plan import ranking
+from jaxspec.catalogue import ranking
+from jaxspec.catalogue.registry import (
+    AUTO,
+    DEFAULT_SIZE,
+    DEFAULT_TREE,
+    METHODS,
+    OPTIONS,
+    Method,
+    Setting,
+    is_planned,
+    owners,
+    word,
+)
+from jaxspec.pairs.fetching import remark
+from jaxspec.plan.predictions import Prediction
 from jaxspec.profiles import Profile
-from jaxspec.tree import TokenTree
 
 if TYPE_CHECKING:
     from jaxspec.decode import Decoder
+    from jaxspec.pairs.heads import Head
     from jaxspec.pairs.loading import Pair
 
-METHODS = ("autoregressive", "speculative", "sequoia", "pearl", "adaedl", "specbranch", "auto")
-
-OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "tree": ("sequoia",),
-        "length": ("speculative", "pearl", "adaedl", "specbranch"),
-        "max_branches": ("specbranch",),
-        "epsilon": ("specbranch",),
-    }
-)
-"""Options of a method's shape, and the methods that they are for."""
-
-DEFAULT_ACCEPTANCE = (0.6, 0.15, 0.07, 0.04)
-DEFAULT_SIZE = 8
-"""Where nothing was measured, the tree is the optimal one of so many nodes for this acceptance, a round guess."""
-
-DEFAULT_LENGTH = 4
-"""Where nothing was measured."""
-
-DEFAULT_BRANCHES = 3
-"""The most in SpecBranch's own code."""
-
-DEFAULT_EPSILON = 0.4
-"""Where no head says which confidence is low, a round guess."""
+Value = TypeVar("Value")
 
 
 class Optimal(NamedTuple):
@@ -47,96 +36,109 @@ class Optimal(NamedTuple):
     size: int | None = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of a method.
+
+    Attributes:
+        options: By name of `OPTIONS`, those that were given. A tree is a `TokenTree` or `Optimal`.
+        temperature: Of the target.
+        profile: What to plan by; None: the pair's own, where it has one.
+        source: Where that profile came from.
+    """
+
+    options: Setting
+    temperature: float = 0.0
+    profile: Profile | None = None
+    source: str | None = None
+
+
 class Choice(NamedTuple):
     """A method as it will run.
 
     Attributes:
-        method: One of `METHODS`, but for "auto".
-        tree: Its tree, for "sequoia".
-        length: The drafted length of the methods that have one.
-        profile: Where the profile that chose it came from; None where none did.
-        settings: What else there is to state: where a profile chose, the `expected_tokens` a round and the
-            `expected_speedup`; for "specbranch" `max_branches`, `epsilon`, and `hrad`, the name of its head, or None.
+        method: A name of `METHODS`.
+        setting: All its options, each with its value.
+        profile: Where the profile that chose one came from; None where none did.
+        expected: Where that profile predicts it, the `expected_tokens` a round and the `expected_speedup`.
     """
 
     method: str
-    tree: TokenTree | None = None
-    length: int | None = None
+    setting: Setting
     profile: str | None = None
-    settings: Mapping[str, Any] = MappingProxyType({})
+    expected: Mapping[str, float] = {}
 
     def config(self) -> dict[str, Any]:
         """What of it a result states."""
-        parents = None if self.tree is None else list(self.tree.parents)
-        stated = {"method": self.method, "tree": parents, "length": self.length, "profile": self.profile}
-        return stated | dict(self.settings)
+        setting = dict(self.setting)
+        tree, length = setting.pop("tree", None), setting.pop("length", None)
+        parents = None if tree is None else list(tree.parents)
+        stated = {"method": self.method, "tree": parents, "length": length, "profile": self.profile}
+        return stated | dict(self.expected) | setting | dict(METHODS[self.method].stated())
 
     def decoder(self, pair: "Pair") -> "Decoder":
         """The decoder for a pair's models; its parameters are `pair.params_at(temperature)`."""
-        from jaxspec import decode
-
-        if self.method == "autoregressive":
-            return decode.autoregressive(pair.target)
-        if self.method == "sequoia":
-            assert self.tree is not None
-            return decode.sequoia(pair.target, pair.draft, self.tree)
-        assert self.length is not None
-        if self.method == "specbranch":
-            head = None if self.settings["hrad"] is None else pair.hrad
-            branches, epsilon = self.settings["max_branches"], self.settings["epsilon"]
-            return decode.specbranch(pair.target, pair.draft, head, self.length, branches, epsilon)
-        make = {"speculative": decode.speculative, "pearl": decode.pearl, "adaedl": decode.adaedl}[self.method]
-        return make(pair.target, pair.draft, self.length)
+        return METHODS[self.method].make(pair, self.setting)
 
 
-def choose(method: str, args: argparse.Namespace, pair: "Pair", profile: Profile | None) -> Choice:
-    """The method with its tree: as asked for, or as `--profile` or else the pair's own profile plans it."""
-    source = args.profile
-    if profile is None:
-        profile, source = pair.profile_at(args.temperature), f"the profile of {pair.name}"
-    if method == "autoregressive":
-        return Choice(method)
-    if method in OWNERS["length"]:
-        return _of_length(method, args, pair, profile, source)
-    if isinstance(args.tree, TokenTree):
-        return Choice("sequoia", args.tree)
-    if profile is None:
-        if args.tree is not None:
-            raise ValueError("--tree optimal needs a profile: give --profile FILE; jaxspec measure makes one")
-        if method == "auto":
-            fetching.report(f"no profile to plan by (--profile): a tree of {DEFAULT_SIZE} nodes that was not measured")
-        return Choice("sequoia", plan.optimal_tree(DEFAULT_ACCEPTANCE, DEFAULT_SIZE))
-    _check_temperature(profile, source, args)
-    if isinstance(args.tree, Optimal) and args.tree.size is not None:
-        return _planned(plan.predict(plan.optimal_tree(profile.acceptance, args.tree.size), profile), source, "sequoia")
-    planned = plan.best(profile)
-    if method == "auto":
-        return _planned(planned, source)
-    if planned.tree.size == 1:
-        raise ValueError(
-            f"{source} makes plain decoding the fastest, so that it gives no tree: take --method auto, or --tree with "
-            "the size or the shape that is wanted"
-        )
-    return _planned(planned, source, "sequoia")
+def first_given(*values: Value | None) -> Value | None:
+    """The first that is not None: what was asked, else what a head brings, a profile chooses, or is the default."""
+    return next((value for value in values if value is not None), None)
 
 
-def planning_profile(args: argparse.Namespace, methods: Sequence[str]) -> Profile | None:
-    """What `--profile` names; also checks that the options of the methods belong to them."""
-    for option, owners in OWNERS.items():
-        if getattr(args, option) is not None and not set(owners) & set(methods):
-            named = f"--{option.replace('_', '-')} is for the method {' or '.join(owners)}"
+def implied(options: Iterable[str]) -> str:
+    """The name of the first method that takes all these options, or else the first of them; "auto" without any."""
+    given = [option for option in OPTIONS if option in set(options)]
+    fitting = [name for name, method in METHODS.items() if given and set(given) <= method.defaults.keys()]
+    if fitting:
+        return fitting[0]
+    return owners(given[-1])[0] if given else AUTO
+
+
+def check(asked: Asked, methods: Sequence[str]) -> None:
+    """Whether what was asked belongs to the methods.
+
+    Raises:
+        ValueError: An option that none of them has, or a profile that has nothing to plan.
+    """
+    for option in asked.options:
+        takers = owners(option)
+        if not set(takers) & set(methods):
+            named = f"{word(option)} is for the method {' or '.join(takers)}"
             raise ValueError(f"{named}, but {', '.join(methods)} was asked for")
-    if args.profile is None:
-        return None
-    plans_tree = "sequoia" in methods and not isinstance(args.tree, TokenTree)
-    plans_length = args.length is None and bool(set(OWNERS["length"]) & set(methods))
-    plans_branches = "specbranch" in methods and (args.max_branches is None or args.epsilon is None)
-    if not ("auto" in methods or plans_tree or plans_length or plans_branches):
-        raise ValueError(
-            "--profile has nothing to plan here: it is for auto, for sequoia without a given --tree, for the methods "
-            "with a length without --length, and for specbranch without --max-branches or --epsilon"
-        )
-    return read_profile(args.profile, "--profile ")
+    if asked.profile is not None and AUTO not in methods:
+        wanted = [METHODS[name] for name in methods]
+        if not any(_to_plan(method, asked) for method in wanted):
+            planned = {option: [name for name, one in METHODS.items() if is_planned(one, option)] for option in OPTIONS}
+            where = (f"for {', '.join(names)} without {word(option)}" for option, names in planned.items() if names)
+            raise ValueError(f"--profile has nothing to plan here: it is for {AUTO}, {', and '.join(where)}")
+
+
+def choose(method: str, asked: Asked, pair: "Pair") -> Choice:
+    """The method with its setting: what was asked, else what a head of the pair, a profile or the defaults say.
+
+    Args:
+        method: A name of `METHODS`, or `AUTO`.
+        asked: What was asked, checked.
+        pair: Whose profile and heads of the nearest temperature are taken.
+
+    Raises:
+        ValueError: A tree that only a profile gives without one, or from one that makes plain decoding the fastest.
+    """
+    profile, source = asked.profile, asked.source
+    if profile is None:
+        profile, source = pair.profile_at(asked.temperature), f"the profile of {pair.name}"
+    if profile is None:
+        return _without_profile(method, asked, pair)
+    if method == AUTO:
+        _check_temperature(profile, source, asked)
+        return _planned(profile, source)
+    entry = METHODS[method]
+    planned = None
+    if _to_plan(entry, asked):
+        _check_temperature(profile, source, asked)
+        planned = _fastest(method, asked, profile, source)
+    return _settled(entry, asked, pair, planned, source)
 
 
 def read_profile(file: str, option: str = "") -> Profile:
@@ -151,21 +153,59 @@ def read_profile(file: str, option: str = "") -> Profile:
         raise ValueError(f"{option}{file}: No such file. jaxspec measure makes one") from error
 
 
-def _check_temperature(profile: Profile, source: str | None, args: argparse.Namespace) -> None:
-    """Says so where the profile that plans is of another temperature."""
-    if profile.temperature != args.temperature:
-        fetching.report(f"{source} was measured at temperature {profile.temperature:g}, not {args.temperature:g}")
+def _to_plan(method: Method, asked: Asked) -> bool:
+    """Whether a profile has something to choose: an option that was not given, or a tree that it makes."""
+    return any(
+        is_planned(method, option) and isinstance(asked.options.get(option), Optimal | None) for option in OPTIONS
+    )
 
 
-def _planned(planned: plan.Plan, source: str | None, method: str | None = None) -> Choice:
-    """A plan as a method: its own, which is plain decoding, a chain or a tree, or the one that was asked for."""
-    method = method or planned.method
-    expected = _expected(planned.expected_tokens, planned.expected_speedup)
-    if method == "sequoia":
-        return Choice(method, planned.tree, None, source, expected)
-    if method == "autoregressive":
-        return Choice(method, profile=source)
-    return Choice(method, None, planned.tree.depth, source, expected)
+def _without_profile(method: str, asked: Asked, pair: "Pair") -> Choice:
+    if isinstance(asked.options.get("tree"), Optimal):
+        raise ValueError("--tree optimal needs a profile: give --profile FILE; jaxspec measure makes one")
+    if method == AUTO:
+        remark(f"no profile to plan by (--profile): a tree of {DEFAULT_SIZE} nodes that was not measured")
+        return Choice("sequoia", {"tree": DEFAULT_TREE})
+    return _settled(METHODS[method], asked, pair, None, None)
+
+
+def _planned(profile: Profile, source: str | None) -> Choice:
+    """What the profile makes the fastest: plain decoding, a chain or a tree."""
+    planned = plan.best(profile)
+    if planned.method == "autoregressive":
+        return Choice(planned.method, {}, source)
+    setting = {"tree": planned.tree} if planned.method == "sequoia" else {"length": planned.tree.depth}
+    return Choice(planned.method, setting, source, _expected(planned.expected_tokens, planned.expected_speedup))
+
+
+def _fastest(method: str, asked: Asked, profile: Profile, source: str | None) -> Prediction:
+    tree = asked.options.get("tree")
+    planned = ranking.fastest(method, profile, tree.size if isinstance(tree, Optimal) else None)
+    if planned is None:
+        raise ValueError(
+            f"{source} makes plain decoding the fastest, so that it gives no tree: take --method auto, or --tree with "
+            "the size or the shape that is wanted"
+        )
+    return planned
+
+
+def _settled(method: Method, asked: Asked, pair: "Pair", planned: Prediction | None, source: str | None) -> Choice:
+    """Each option of the method as the first of them says that has it."""
+    head = pair.hrad_at(asked.temperature) if method.of_head else None
+    brought = {} if head is None else {option: of(head) for option, of in method.of_head.items()}
+    setting = {}
+    for option, default in method.defaults.items():
+        given = asked.options.get(option)
+        given = None if isinstance(given, Optimal) else given
+        setting[option] = first_given(given, brought.get(option), getattr(planned, option, None), default)
+    if method.of_head:
+        _check_head(head, pair, asked, setting)
+    if planned is None:
+        return Choice(method.name, setting)
+    expected = {}
+    if planned.expected_tokens is not None and planned.speedup is not None:
+        expected = _expected(planned.expected_tokens, planned.speedup)
+    return Choice(method.name, setting, source, expected)
 
 
 def _expected(tokens: float, speedup: float) -> dict[str, float]:
@@ -173,52 +213,18 @@ def _expected(tokens: float, speedup: float) -> dict[str, float]:
     return {"expected_tokens": tokens, "expected_speedup": speedup}
 
 
-def _of_length(
-    method: str, args: argparse.Namespace, pair: "Pair", profile: Profile | None, source: str | None
-) -> Choice:
-    """A method with a drafted length: the one asked for, else the fastest in the profile, else `DEFAULT_LENGTH`."""
-    if method == "specbranch":
-        return _specbranch(args, pair, profile, source)
-    choice = Choice(method, length=args.length or DEFAULT_LENGTH)
-    if args.length is None and profile is not None:
-        _check_temperature(profile, source, args)
-        best = ranking.best(method, profile)
-        choice = Choice(method, None, best.length, source, _expected(best.expected_tokens, best.speedup))
-    if method == "adaedl":
-        from jaxspec.decode.trees.adaptive import DEFAULTS
-
-        constants = {name: value for name, value in DEFAULTS.items() if isinstance(value, float)}
-        choice = choice._replace(settings={**choice.settings, **constants})
-    return choice
+def _check_temperature(profile: Profile, source: str | None, asked: Asked) -> None:
+    """Says so where the profile that plans is of another temperature."""
+    if profile.temperature != asked.temperature:
+        remark(f"{source} was measured at temperature {profile.temperature:g}, not {asked.temperature:g}")
 
 
-def _specbranch(args: argparse.Namespace, pair: "Pair", profile: Profile | None, source: str | None) -> Choice:
-    """SpecBranch: what was asked for, else what the head of the nearest temperature has, else the fastest by a profile.
-
-    Predicted is the cut by confidence alone, and only from a profile that has a calibration.
-    """
-    head = pair.hrad_at(args.temperature)
-    length, branches, epsilon = args.length, args.max_branches, args.epsilon
-    if head is not None:
-        length, epsilon = length or head.length, head.epsilon if epsilon is None else epsilon
-    expected, planned_by = {}, None
-    if profile is not None:
-        _check_temperature(profile, source, args)
-        best = ranking.best("specbranch", profile, length=length, max_branches=branches, epsilon=epsilon)
-        length, branches = length or best.length, branches or best.max_branches
-        epsilon = best.epsilon if epsilon is None else epsilon
-        planned_by = source
-        if best.epsilon is not None:
-            expected = _expected(best.expected_tokens, best.speedup)
-    length, branches = length or DEFAULT_LENGTH, branches or DEFAULT_BRANCHES
-    epsilon = DEFAULT_EPSILON if epsilon is None else epsilon
+def _check_head(head: "Head | None", pair: "Pair", asked: Asked, setting: Setting) -> None:
+    """Says so where there is no head, or one that was trained for something else."""
     if head is None:
-        fetching.report(f"{pair.name} has no H-RAD head: the draft's confidence alone cuts (jaxspec train-hrad)")
-    else:
-        if head.temperature != args.temperature:
-            fetching.report(f"the head is for temperature {head.temperature:g}, not {args.temperature:g}")
-        if head.length != length:
-            fetching.report(f"the head is for the length {head.length}, not {length}")
-    settings = {**expected, "max_branches": branches, "epsilon": epsilon}
-    settings |= {"fork": "sequoia", "has_draft_stage": False, "hrad": None if head is None else head.folder.name}
-    return Choice("specbranch", None, length, planned_by, settings)
+        remark(f"{pair.name} has no H-RAD head: the draft's confidence alone cuts (jaxspec train-hrad)")
+        return
+    if head.temperature != asked.temperature:
+        remark(f"the head is for temperature {head.temperature:g}, not {asked.temperature:g}")
+    if head.length != setting["length"]:
+        remark(f"the head is for the length {head.length}, not {setting['length']}")

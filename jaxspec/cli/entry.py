@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from jaxspec.cli.commands import bench, check, generate, measure, plan, train_hrad
-from jaxspec.cli.options import with_trees
+from jaxspec.cli.values import with_trees
 from jaxspec.pairs import fetching
 
 DEBUG_VARIABLE = "JAXSPEC_DEBUG"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         about = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        fetching.report(f"error: {' '.join(about.split())}")
+        fetching.remark(f"error: {' '.join(about.split())}")
         return FAILED
 
 

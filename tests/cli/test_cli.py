@@ -10,9 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from jaxspec import decode, measure, networks, parity, plan, ranking, tree
-from jaxspec.catalogue import choosing
-from jaxspec.cli import entry
-from jaxspec.cli import options as cli_options
+from jaxspec.catalogue import choosing, registry
+from jaxspec.cli import entry, options, values
 from jaxspec.cli.commands import check
 from jaxspec.cli.show import terminal, text
 from jaxspec.decode import stats
@@ -186,7 +185,7 @@ def test_generate_json(run, folder):
 
 
 def test_the_default_tree_is_optimal_for_its_stated_acceptance():
-    assert list(plan.optimal_tree(choosing.DEFAULT_ACCEPTANCE, choosing.DEFAULT_SIZE).parents) == DEFAULT_TREE
+    assert list(plan.optimal_tree(registry.DEFAULT_ACCEPTANCE, registry.DEFAULT_SIZE).parents) == DEFAULT_TREE
 
 
 def test_every_option_is_used_and_repeated(run, calls):
@@ -240,7 +239,9 @@ def test_the_prompt_comes_from_stdin_and_goes_through_the_template_unless_raw(ru
     ("options", "method", "parents", "length"),
     [
         ("--method autoregressive", "autoregressive", None, None),
-        ("--method speculative", "speculative", None, choosing.DEFAULT_LENGTH),
+        ("--method speculative", "speculative", None, registry.METHODS["speculative"].defaults["length"]),
+        ("--method topk", "topk", DEFAULT_TREE, None),
+        ("--method topk --tree star:2", "topk", [-1, 0, 0], None),
         ("--method sequoia", "sequoia", DEFAULT_TREE, None),
         ("--tree -1,0,0,1", "sequoia", [-1, 0, 0, 1], None),
         ("--tree=-1,0,0,1", "sequoia", [-1, 0, 0, 1], None),
@@ -252,6 +253,11 @@ def test_the_prompt_comes_from_stdin_and_goes_through_the_template_unless_raw(ru
         ("--method speculative --profile {}/profile.json", "speculative", None, "best"),
         ("--method adaedl --profile {}/profile.json", "adaedl", None, "best"),
         ("--method pearl --profile {}/profile.json", "pearl", None, "best"),
+        ("--method topk --profile {}/profile.json", "topk", "best", None),
+        ("--method topk --tree optimal:5 --profile {}/profile.json", "topk", "optimal:5", None),
+        ("--length 3", "speculative", None, 3),
+        ("--max-branches 2", "specbranch", None, registry.METHODS["specbranch"].defaults["length"]),
+        ("--epsilon 0.2 --length 3", "specbranch", None, 3),
     ],
 )
 def test_the_method_that_is_taken(run, folder, calls, options, method, parents, length):
@@ -260,11 +266,13 @@ def test_the_method_that_is_taken(run, folder, calls, options, method, parents, 
     elif parents == "optimal:5":
         parents = list(plan.optimal_tree(PROFILE.acceptance, 5).parents)
     if length == "best":
-        length = ranking.best(method, PROFILE).length
+        length = ranking.fastest(method, PROFILE).length
     config = generate(run, *options.format(folder).split())["config"]
     assert (config["method"], config["tree"], config["length"]) == (method, parents, length)
     assert config["profile"] == next((word for word in options.format(folder).split() if "json" in word), None)
-    assert ("expected_speedup" in config) == (method != "autoregressive" and config["profile"] is not None)
+    is_predicted = method not in ("autoregressive", "adaedl") and config["profile"] is not None
+    assert ("expected_speedup" in config) == is_predicted
+    assert ("expected_tokens" in config) == is_predicted
     decoder = calls[0][0]
     assert decoder.depth == (0 if method == "autoregressive" else length or tree.TokenTree(parents).depth)
 
@@ -296,7 +304,7 @@ def test_a_pairs_own_profile_plans_unless_it_is_of_another_draft(run, folder, tm
     ],
 )
 def test_trees_by_their_words(text, wanted):
-    assert cli_options._tree(text) == wanted
+    assert values.shape(text) == wanted
 
 
 def feed(data: bytes, *, ends: bool = True) -> list[str]:
@@ -376,6 +384,11 @@ def test_plan(run, folder):
     assert f"{chosen.expected_speedup:.3f}" in out
     assert "rank 1" in out
     assert all(one.method in out for one in ranking.rank(PROFILE))
+    by_method = {one["method"]: one for one in result["methods"]}
+    assert by_method["specbranch"]["expected_tokens"] is None
+    assert by_method["topk"]["tree"] == by_method["sequoia"]["tree"]
+    [row] = [line for line in out.splitlines() if "specbranch" in line]
+    assert row.count("–") == 3
 
 
 def test_the_table_is_as_deep_as_was_measured(run, tmp_path):
@@ -458,12 +471,13 @@ BAD = [
         "generate x --tree star:2 --length 3",
         "--length is for the method speculative or pearl or adaedl or specbranch, but sequoia",
     ),
-    ("generate x --method auto --tree star:2", "--tree is for the method sequoia, but auto"),
+    ("generate x --method auto --tree star:2", "--tree is for the method sequoia or topk, but auto"),
     ("generate x --tree optimal", "needs a profile"),
     ("generate x --tree optimal --profile {}/plain.json", "makes plain decoding the fastest"),
     ("generate x --profile {}/none.json", "none.json: No such file. jaxspec measure makes one"),
     ("generate x --length 3 --profile {}/profile.json", "--profile has nothing to plan here"),
     ("generate x --tree star:2 --profile {}/profile.json", "--profile has nothing to plan here"),
+    ("generate x --method specbranch --profile {}/profile.json", "--profile has nothing to plan here"),
     ("generate x --show --json", "--show colours the streamed text"),
     ("generate x --max-new-tokens 300", "the target was made for 256"),
     ("generate x --draft-layers 2", "keeps 1 to 1"),
@@ -474,7 +488,10 @@ BAD = [
     ("check --prompts {}/bad.jsonl", "bad.jsonl, line 2 is not JSON"),
     ("check --prompts {}/prompts.jsonl --methods sequoia,magic", "'magic' is no method"),
     ("check --prompts {}/prompts.jsonl --temperature 1", "check compares greedy texts"),
-    ("check --prompts {}/prompts.jsonl --methods speculative --tree star:2", "--tree is for the method sequoia"),
+    (
+        "check --prompts {}/prompts.jsonl --methods speculative --tree star:2",
+        "--tree is for the method sequoia or topk",
+    ),
     ("measure --prompts {}/prompts.jsonl", "required: --out"),
     ("measure --prompts {}/prompts.jsonl --out {}/none/p.json", "can't be written"),
     ("measure --prompts {}/prompts.jsonl --out {}", "can't be written"),
@@ -516,7 +533,7 @@ def test_an_unknown_pair_and_a_pair_that_is_not_to_be_had(run, monkeypatch):
     def unavailable(*_, **__):
         raise fetching.Unavailable("no network.\nWays out: …")
 
-    monkeypatch.setattr(entry, "load_pair", unavailable)
+    monkeypatch.setattr(options, "load_pair", unavailable)
     status, _, err = run("generate", "hello")
     assert (status, err) == (entry.FAILED, "jaxspec: error: no network. Ways out: …\n")
 
@@ -531,7 +548,7 @@ def test_an_interrupt_has_its_status(run, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "load_pair", interrupt)
+    monkeypatch.setattr(options, "load_pair", interrupt)
     status, out, err = run("generate", "hello")
     assert (status, out) == (130, "")
     assert "Traceback" not in err

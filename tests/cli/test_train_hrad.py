@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tiny_pair
 
-from jaxspec import decode, hrad, networks, pairs, ranking
-from jaxspec.catalogue import choosing
+from jaxspec import decode, hrad, networks, pairs
+from jaxspec.catalogue.registry import METHODS
 from jaxspec.cli import entry
 from jaxspec.decode import loop, stats
 from jaxspec.decode import request as requests
@@ -19,6 +19,8 @@ from jaxspec.measure import timing
 from jaxspec.networks import MLP
 from jaxspec.pairs import heads
 from jaxspec.profiles import Profile
+from jaxspec.study import bench, bench_results
+from jaxspec.study.bench_results import Report
 
 LIMIT = 12
 PROMPTS = ["tell me more", "and then?", "why", "no", "which one was it", "go on", "so what", "who"]
@@ -163,7 +165,7 @@ def test_every_method_decodes_by_name_and_states_its_settings(run, headed):
     assert "head is for" not in err
 
 
-def test_specbranch_takes_the_head_of_its_temperature_and_the_plan_of_a_profile(run, headed, monkeypatch, tmp_path):
+def test_specbranch_takes_the_head_of_its_temperature_or_its_defaults(run, headed, monkeypatch):
     calls = []
 
     def generate(decoder, params, token_ids, **options):
@@ -188,25 +190,33 @@ def test_specbranch_takes_the_head_of_its_temperature_and_the_plan_of_a_profile(
     status, out, err = run(*words[:4], headed.parent, "--method", "specbranch")  # a pair without a head
     assert status == 0
     assert "has no H-RAD head" in err
-    assert calls[1][0].cut == hrad.Confidence(choosing.DEFAULT_EPSILON)
+    defaults = METHODS["specbranch"].defaults
+    assert calls[1][0].cut == hrad.Confidence(defaults["epsilon"])
     assert json.loads(out)["config"]["hrad"] is None
-    assert (calls[1][0].length, calls[1][0].max_branches) == (choosing.DEFAULT_LENGTH, choosing.DEFAULT_BRANCHES)
-    calibration = (((0.7, 0.2), (0.3, 0.6)), ((0.3, 0.3), (0.7, 0.9)))
-    profile = Profile((0.6, 0.2, 0.1), {1: 10.0, 16: 10.0}, {1: 0.1, 16: 0.1}, calibration=calibration)
-    profile.save(tmp_path / "profile.json")
-    words += ["--profile", tmp_path / "profile.json"]
-    status, out, err = run(*words[:4], headed.parent, "--method", "specbranch", *words[-2:])
-    assert status == 0, err
-    planned = ranking.best("specbranch", profile)
-    assert (calls[2][0].length, calls[2][0].max_branches) == (planned.length, planned.max_branches)
-    assert calls[2][0].cut == hrad.Confidence(planned.epsilon)
-    assert json.loads(out)["config"]["expected_tokens"] == planned.expected_tokens
-    status, out, err = run(*words[:5], "--method", "specbranch", *words[-2:])  # the head's length and epsilon are kept
+    assert (calls[1][0].length, calls[1][0].max_branches) == (defaults["length"], defaults["max_branches"])
+    status, out, err = run(*words[:4], headed, "--method", "specbranch")  # the head's length and epsilon are kept
     assert status == 0, err
     head = heads.load(headed.parent / "head")
-    planned = ranking.best("specbranch", profile, length=4, epsilon=head.epsilon)
-    assert (calls[3][0].length, calls[3][0].max_branches) == (4, planned.max_branches)
-    assert calls[3][0].cut == hrad.HRad(MLP(2, 16), head.epsilon)
+    assert (calls[2][0].length, calls[2][0].max_branches) == (4, defaults["max_branches"])
+    assert calls[2][0].cut == hrad.HRad(MLP(2, 16), head.epsilon)
+
+
+def test_no_profile_plans_or_predicts_specbranch(run, headed, monkeypatch):
+    calibration = (((0.7, 0.2), (0.3, 0.6)), ((0.3, 0.3), (0.7, 0.9)))
+    profile = Profile((0.6, 0.2, 0.1), {1: 10.0, 16: 10.0}, {1: 0.1, 16: 0.1}, calibration=calibration)
+    entries = json.loads((headed / "pair.json").read_text())
+    profile.save(headed / "own.json")
+    (headed / "pair.json").write_text(json.dumps(entries | {"profiles": ["own.json"]}))
+    words = ["bench", "--prompts", headed.parent / "prompts.jsonl", "--pair", headed, "--methods", "pearl,specbranch"]
+    monkeypatch.setattr(bench, "run", lambda *_, **__: Report({}, [], {}))
+    monkeypatch.setattr(bench_results, "entries", lambda report, configs: {"methods": configs})
+    status, out, err = run(*words, "--json")
+    (headed / "pair.json").write_text(json.dumps(entries))
+    assert status == 0, err
+    configs = json.loads(out)["methods"]
+    assert {"expected_tokens", "expected_speedup"} <= configs["pearl"].keys()
+    assert not {"expected_tokens", "expected_speedup"} & configs["specbranch"].keys()
+    assert configs["specbranch"]["profile"] is None
 
 
 def test_bench_times_them(run, headed, monkeypatch):

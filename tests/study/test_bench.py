@@ -253,7 +253,7 @@ def test_tables_and_plot(run, tmp_path):
         ("--num-prompts 1 --per-category 1", "leave one of them out"),
         ("--plot {}/none/bench.png", "can't be written"),
         ("--plot {}/bench.xyz", "ends in .png"),
-        ("--methods speculative --tree star:2", "--tree is for the method sequoia"),
+        ("--methods speculative --tree star:2", "--tree is for the method sequoia or topk"),
         ("--repeats 0", "'0' is not in range"),
     ],
 )

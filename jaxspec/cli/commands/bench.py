@@ -5,26 +5,14 @@ from collections import Counter
 from typing import Any
 
 from jaxspec.catalogue import prompts
-from jaxspec.catalogue.choosing import choose, planning_profile
-from jaxspec.cli.options import (
-    add_command,
-    add_methods,
-    add_models,
-    add_prompt_tokens,
-    add_prompts,
-    add_sampling,
-    common_config,
-    integer,
-    load_pair,
-    read_prompts,
-    writable,
-)
+from jaxspec.catalogue.choosing import choose
+from jaxspec.cli import options, values
 from jaxspec.cli.show import terminal
 from jaxspec.pairs import fetching
 
 
 def register(commands: Any) -> None:
-    parser = add_command(
+    parser = options.add_command(
         commands,
         run,
         "bench",
@@ -34,19 +22,19 @@ def register(commands: Any) -> None:
         "are the forwards of a round, measured alone; overhead is what is left of a round.\n\n"
         "example: jaxspec bench --prompts spec_bench.jsonl --per-category 10 --methods speculative,sequoia",
     )
-    add_prompts(parser, None)
-    add_prompt_tokens(parser)
+    options.add_prompts(parser, None)
+    options.add_prompt_tokens(parser)
     for option, default, about in (
         ("--per-category", None, "in place of --num-prompts: how many prompts of each category, from the first on"),
         ("--repeats", 1, "how often each prompt is timed (default %(default)s)"),
     ):
-        parser.add_argument(option, type=integer(1), default=default, metavar="N", help=about)
+        parser.add_argument(option, type=values.integer(1), default=default, metavar="N", help=about)
     about = "end texts at the stop ids (default: all go on to --max-new-tokens, so that methods emit equally many)"
     parser.add_argument("--stop", action="store_true", help=about)
     parser.add_argument("--plot", metavar="FILE.png", help="draw the speedups by category there (the extra `plot`)")
-    add_models(parser)
-    add_sampling(parser, 128)
-    add_methods(parser)
+    options.add_models(parser)
+    options.add_sampling(parser, 128)
+    options.add_methods(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,19 +43,19 @@ def run(args: argparse.Namespace) -> int:
     from jaxspec.study import bench, bench_results
 
     if args.plot is not None:
-        plots.check_plot(writable("--plot", args.plot))
+        plots.check_plot(options.writable("--plot", args.plot))
     if args.num_prompts and args.per_category:
         raise ValueError("--num-prompts and --per-category both say which prompts are taken: leave one of them out")
     methods = tuple(dict.fromkeys((bench.BASELINE, *args.methods)))
     if len(methods) > len(args.methods):
-        fetching.report(f"{bench.BASELINE} is timed too: speedups are over it")
-    profile = planning_profile(args, methods)
-    chosen = read_prompts(args)
+        fetching.remark(f"{bench.BASELINE} is timed too: speedups are over it")
+    asked = options.asked(args, methods)
+    chosen = options.read_prompts(args)
     if args.per_category:
         chosen = [chosen[place] for place in bench.first_of_each([one.task for one in chosen], args.per_category)]
-    pair = load_pair(args)
+    pair = options.load_pair(args)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
-    choices = {method: choose(method, args, pair, profile) for method in methods}
+    choices = {method: choose(method, asked, pair) for method in methods}
     stop_ids = pair.stop_ids if args.stop else ()
 
     import jax
@@ -86,9 +74,14 @@ def run(args: argparse.Namespace) -> int:
             repeats=args.repeats,
             progress=progress,
         )
-    asked = {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "repeats")}
+    of_prompts = {name: getattr(args, name) for name in ("prompts", "prompt_tokens", "repeats")}
     lengths = {"longest_prompt": max(map(len, encoded)), "categories": Counter(report.categories)}
-    config = common_config(args, pair) | asked | lengths | {"stop_ids": list(stop_ids), "protocol": bench.__doc__}
+    config = (
+        options.common_config(args, pair)
+        | of_prompts
+        | lengths
+        | {"stop_ids": list(stop_ids), "protocol": bench.__doc__}
+    )
     if args.plot is not None:
         plots.plot(report, args.plot, bench_tables.heading(config))
     if args.json:

@@ -3,17 +3,8 @@
 import argparse
 from typing import Any
 
-from jaxspec.catalogue.choosing import choose, planning_profile
-from jaxspec.cli.options import (
-    add_command,
-    add_methods,
-    add_models,
-    add_prompts,
-    add_sampling,
-    common_config,
-    load_pair,
-    read_prompts,
-)
+from jaxspec.catalogue.choosing import choose
+from jaxspec.cli import options
 from jaxspec.cli.show import tables, terminal
 
 FORKED = 1
@@ -21,7 +12,7 @@ FORKED = 1
 
 
 def register(commands: Any) -> None:
-    parser = add_command(
+    parser = options.add_command(
         commands,
         run,
         "check",
@@ -31,20 +22,20 @@ def register(commands: Any) -> None:
         "With several methods `forks` and `first_forks` are of all of them, `by_method` has each one's own.\n\n"
         "example: jaxspec check --prompts humaneval.jsonl --num-prompts 20 --methods speculative,sequoia",
     )
-    add_prompts(parser, None)
-    add_models(parser)
-    add_sampling(parser, 64)
-    add_methods(parser)
+    options.add_prompts(parser, None)
+    options.add_models(parser)
+    options.add_sampling(parser, 64)
+    options.add_methods(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.temperature or args.draft_temperature:
         raise ValueError("check compares greedy texts, so that both temperatures are 0: leave them out")
-    profile = planning_profile(args, args.methods)
-    chosen = read_prompts(args)
-    pair = load_pair(args)
+    asked = options.asked(args, args.methods)
+    chosen = options.read_prompts(args)
+    pair = options.load_pair(args)
     encoded = [pair.encode(prompt.content) for prompt in chosen]
-    choices = {method: choose(method, args, pair, profile) for method in args.methods}
+    choices = {method: choose(method, asked, pair) for method in args.methods}
 
     from jaxspec import decode
     from jaxspec.study import parity
@@ -69,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
     }
     names = [prompt.id for prompt in chosen]
     if args.json:
-        config = common_config(args, pair) | {"methods": {method: one.config() for method, one in choices.items()}}
+        config = options.common_config(args, pair) | {
+            "methods": {method: one.config() for method, one in choices.items()}
+        }
         terminal.print_json(parity.entries(results, names) | {"config": config})
     else:
         tables.print_parity(results, names, lambda tokens: pair.tokenizer.decode(tokens))

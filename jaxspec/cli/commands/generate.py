@@ -5,13 +5,14 @@ import sys
 import time
 from typing import Any
 
-from jaxspec.catalogue.choosing import METHODS, choose, planning_profile
-from jaxspec.cli.options import add_command, add_models, add_sampling, add_shape, common_config, load_pair
+from jaxspec.catalogue import registry
+from jaxspec.catalogue.choosing import choose, implied
+from jaxspec.cli import options
 from jaxspec.cli.show import terminal, text
 
 
 def register(commands: Any) -> None:
-    parser = add_command(
+    parser = options.add_command(
         commands,
         run,
         "generate",
@@ -24,33 +25,33 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--show", action="store_true", help="in a terminal, colour accepted draft tokens and the target's own"
     )
-    add_models(parser)
-    add_sampling(parser, 128)
+    options.add_models(parser)
+    options.add_sampling(parser, 128)
     group = parser.add_argument_group("method")
     group.add_argument(
         "--method",
-        choices=METHODS,
-        help="default: sequoia with --tree, specbranch with --max-branches or --epsilon, "
-        "speculative with --length, otherwise auto",
+        choices=registry.NAMES,
+        help=f"default: {_implied()}; otherwise auto",
     )
-    add_shape(group)
+    options.add_shape(group)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.show and args.json:
         raise ValueError("--show colours the streamed text, but with --json none is: leave one of them out")
-    method = args.method or _implied_method(args)
-    profile = planning_profile(args, (method,))
+    given = [option for option in registry.OPTIONS if getattr(args, option) is not None]
+    method = args.method or implied(given)
+    asked = options.asked(args, (method,))
     prompt = sys.stdin.read().removesuffix("\n") if args.prompt == "-" else args.prompt
-    pair = load_pair(args)
+    pair = options.load_pair(args)
     prompt_ids = pair.encode(prompt, raw=args.raw)
-    choice = choose(method, args, pair, profile)
+    choice = choose(method, asked, pair)
 
     import jax
 
     from jaxspec import decode
 
-    options: dict[str, Any] = {
+    request: dict[str, Any] = {
         "key": jax.random.key(args.seed),
         "max_new_tokens": args.max_new_tokens,
         "sampling": decode.Sampling(args.temperature, args.top_k, args.top_p, args.min_p),
@@ -59,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
     }
     decoder, params = choice.decoder(pair), pair.params_at(args.temperature)
     if not args.json:
-        text.stream(decode.stream(decoder, params, [prompt_ids], **options), pair.decode, args.show)
+        text.stream(decode.stream(decoder, params, [prompt_ids], **request), pair.decode, args.show)
         return 0
     start = time.perf_counter()
-    generation = decode.generate(decoder, params, [prompt_ids], **options, logprobs=False)
+    generation = decode.generate(decoder, params, [prompt_ids], **request, logprobs=False)
     seconds = time.perf_counter() - start
     token_ids = generation.tokens[0, : generation.lengths[0]].tolist()
     terminal.print_json(
@@ -70,17 +71,13 @@ def run(args: argparse.Namespace) -> int:
             "text": pair.decode(token_ids),
             "token_ids": token_ids,
             "finish_reason": generation.finish_reason[0],
-            "config": common_config(args, pair) | choice.config() | {"raw": args.raw},
+            "config": options.common_config(args, pair) | choice.config() | {"raw": args.raw},
             "stats": generation.stats.summary() | {"seconds": seconds},
         }
     )
     return 0
 
 
-def _implied_method(args: argparse.Namespace) -> str:
-    """The method that the options of a shape are of."""
-    if args.tree:
-        return "sequoia"
-    if args.max_branches is not None or args.epsilon is not None:
-        return "specbranch"
-    return "speculative" if args.length else "auto"
+def _implied() -> str:
+    """Which method each option is taken for, where none is named."""
+    return ", ".join(f"{implied([option])} with {registry.word(option)}" for option in registry.OPTIONS)

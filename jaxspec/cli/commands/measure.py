@@ -5,23 +5,12 @@ import dataclasses
 from typing import Any
 
 from jaxspec.catalogue import prompts
-from jaxspec.cli.options import (
-    add_command,
-    add_models,
-    add_prompt_tokens,
-    add_prompts,
-    add_sampling,
-    integer,
-    load_pair,
-    read_prompts,
-    refuse_filters,
-    writable,
-)
+from jaxspec.cli import options, values
 from jaxspec.cli.show import tables, terminal
 
 
 def register(commands: Any) -> None:
-    parser = add_command(
+    parser = options.add_command(
         commands,
         run,
         "measure",
@@ -29,21 +18,21 @@ def register(commands: Any) -> None:
         "--json prints the profile as it is written.\n\n"
         "example: jaxspec measure --prompts gsm8k.jsonl --num-prompts 50 --out profile.json",
     )
-    add_prompts(parser, 200)
-    add_prompt_tokens(parser)
-    count = integer(1)
+    options.add_prompts(parser, 200)
+    options.add_prompt_tokens(parser)
+    count = values.integer(1)
     parser.add_argument("--width", type=count, default=8, metavar="N", help="children of a node (default %(default)s)")
     parser.add_argument("--depth", type=count, default=5, metavar="N", help="depths measured (default %(default)s)")
     parser.add_argument("--out", required=True, metavar="FILE", help="where the profile is written, as JSON")
-    add_models(parser)
-    add_sampling(parser, 128)
+    options.add_models(parser)
+    options.add_sampling(parser, 128)
 
 
 def run(args: argparse.Namespace) -> int:
-    refuse_filters(args)
-    out = writable("--out", args.out)
-    chosen = read_prompts(args)
-    pair = load_pair(args)
+    options.refuse_filters(args)
+    out = options.writable("--out", args.out)
+    chosen = options.read_prompts(args)
+    pair = options.load_pair(args)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
 
     import jax

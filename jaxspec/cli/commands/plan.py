@@ -4,10 +4,10 @@ import argparse
 from typing import Any
 
 from jaxspec import plan
+from jaxspec.catalogue import ranking
 from jaxspec.catalogue.choosing import read_profile
-from jaxspec.cli.options import add_command, integer
+from jaxspec.cli import options, values
 from jaxspec.cli.show import tables, terminal
-from jaxspec.plan import ranking
 
 _TABLE_SIZES = (2, 4, 8, 16, 32, 64)
 
@@ -16,7 +16,7 @@ _TABLE_DEPTHS = 8
 
 
 def register(commands: Any) -> None:
-    parser = add_command(
+    parser = options.add_command(
         commands,
         run,
         "plan",
@@ -26,13 +26,13 @@ def register(commands: Any) -> None:
     parser.add_argument("profile", metavar="PROFILE", help="a profile from jaxspec measure")
     parser.add_argument(
         "--max-size",
-        type=integer(1),
+        type=values.integer(1),
         metavar="N",
         help=f"most nodes, the root counted (default: the largest measured size, at most {plan.DEFAULT_MAX_SIZE})",
     )
     parser.add_argument(
         "--max-depth",
-        type=integer(1),
+        type=values.integer(1),
         metavar="N",
         help=f"largest depth, in edges (default {plan.DEFAULT_MAX_DEPTH}, and as deep as was measured)",
     )

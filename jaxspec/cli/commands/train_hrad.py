@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxspec import records
 from jaxspec.catalogue import prompts
-from jaxspec.catalogue.choosing import DEFAULT_BRANCHES
-from jaxspec.cli.options import (
-    add_command,
-    add_models,
-    add_prompt_tokens,
-    add_prompts,
-    add_sampling,
-    integer,
-    load_pair,
-    read_prompts,
-    refuse_filters,
-)
+from jaxspec.catalogue.registry import METHODS
+from jaxspec.cli import options, values
 from jaxspec.cli.show import terminal
 
 if TYPE_CHECKING:
@@ -36,7 +26,7 @@ NUM_PROMPTS, LENGTH, FEATURES, EPOCHS = 200, 8, 4, 20
 
 
 def register(commands: Any) -> None:
-    parser = add_command(
+    parser = options.add_command(
         commands,
         run,
         "train-hrad",
@@ -45,8 +35,8 @@ def register(commands: Any) -> None:
         "--json prints hrad.json.\n\n"
         "example: jaxspec train-hrad --prompts gsm8k.jsonl --held-out-prompts humaneval.jsonl --out hrad-t0",
     )
-    add_prompts(parser, NUM_PROMPTS)
-    add_prompt_tokens(parser)
+    options.add_prompts(parser, NUM_PROMPTS)
+    options.add_prompt_tokens(parser)
     parser.add_argument(
         "--held-out-prompts", metavar="FILE", help="prompts of another task, to try the head on as well"
     )
@@ -59,19 +49,19 @@ def register(commands: Any) -> None:
         ("--batch-size", 1, 8, "prompts decoded side by side"),
     ):
         about += " (default %(default)s)"
-        parser.add_argument(option, type=integer(least), default=default, metavar="N", help=about)
-    add_models(parser)
-    add_sampling(parser, 128)
+        parser.add_argument(option, type=values.integer(least), default=default, metavar="N", help=about)
+    options.add_models(parser)
+    options.add_sampling(parser, 128)
 
 
 def run(args: argparse.Namespace) -> int:
-    refuse_filters(args)
+    options.refuse_filters(args)
     out = _writable_folder(args.out)
     if args.rounds is not None and not Path(args.rounds).parent.is_dir():
         raise ValueError(f"--rounds {args.rounds} can't be kept: a file in a folder that exists is needed")
-    chosen = read_prompts(args)
+    chosen = options.read_prompts(args)
     others = prompts.read(args.held_out_prompts, args.num_prompts) if args.held_out_prompts else []
-    pair = load_pair(args)
+    pair = options.load_pair(args)
     encoded = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in chosen]
     encoded_others = [prompts.encode(pair, prompt, args.prompt_tokens) for prompt in others]
 
@@ -172,9 +162,8 @@ def _round_ms(args: argparse.Namespace, pair: "Pair", target: "Model", prompt: l
     from jaxspec.measure import timing
 
     network, params = trained.head
-    decoder = decode.specbranch(
-        target, pair.draft, network, args.length, DEFAULT_BRANCHES, trained.settings.head.epsilon
-    )
+    branches = METHODS["specbranch"].defaults["max_branches"]
+    decoder = decode.specbranch(target, pair.draft, network, args.length, branches, trained.settings.head.epsilon)
     return timing.round_time(
         decoder,
         {**pair.params, "hrad": params},

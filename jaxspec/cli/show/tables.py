@@ -13,7 +13,7 @@ from jaxspec.cli.show.terminal import results_console
 from jaxspec.profiles import Profile
 
 if TYPE_CHECKING:
-    from jaxspec.plan.ranking import Prediction
+    from jaxspec.plan.predictions import Prediction
     from jaxspec.study.parity import Parity
 
 
@@ -78,7 +78,7 @@ def print_plan(chosen: plan.Plan, profile: Profile, sizes: Sequence[int], depths
 
 
 def print_ranking(ranked: Sequence["Prediction"]) -> None:
-    """Every method's predicted speed at its best setting."""
+    """Every method's predicted speed at its best setting; a dash where it is not predicted."""
     table = Table("method", "setting", title="Predicted speedup of every method at its best setting")
     for heading in ("tokens a round", "one device", "two devices"):
         table.add_column(heading, justify="right")
@@ -86,8 +86,8 @@ def print_ranking(ranked: Sequence["Prediction"]) -> None:
         setting = f"{one.tree.size} nodes" if one.tree else f"length {one.length}" if one.length else ""
         setting += f", {one.max_branches} branches" if one.max_branches else ""
         setting += f", epsilon {one.epsilon:g}" if one.epsilon is not None else ""
-        overlap = f"{one.overlap_speedup:.3f}" if one.overlap_speedup else "–"
-        table.add_row(one.method, setting, f"{one.expected_tokens:.3f}", f"{one.speedup:.3f}", overlap)
+        numbers = (one.expected_tokens, one.speedup, one.overlap_speedup)
+        table.add_row(one.method, setting, *("–" if number is None else f"{number:.3f}" for number in numbers))
     results_console().print(table)
 
 

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from jaxspec.cli.show.terminal import results_console
-from jaxspec.pairs.fetching import report as remark
+from jaxspec.pairs.fetching import remark
 
 if TYPE_CHECKING:
     from jaxspec.decode import Chunk
