@@ -27,9 +27,9 @@ from rich.progress import track
 from jaxspec import decode, networks, sampling, training
 from jaxspec.base import Params
 from jaxspec.decode import loop
-from jaxspec.decode import request as requests
 from jaxspec.decode import state as states
 from jaxspec.decode.plain import Autoregressive
+from jaxspec.decode.request import Asked, checked
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_start|>assistant\n"
@@ -164,18 +164,16 @@ def main() -> None:
         drawn = [prompts[index] for index in rng.choice(len(seeds), options.batch, p=weights / weights.sum())]
         temperatures = rng.choice([0.0, 0.0, 0.6, 0.9], options.batch)
         temperatures[0] = 0.9  # so that every batch is of the sampled kind
-        request = requests.request(
-            decoder,
-            {"target": params},
-            drawn,
-            jax.random.fold_in(jax.random.key(options.seed), number),
-            [options.length - len(prompt) for prompt in drawn],
-            decode.Sampling(temperature=temperatures),
-            (),
-            None,
-            False,
+        asked = Asked(
+            max_new_tokens=[options.length - len(prompt) for prompt in drawn],
+            sampling=decode.Sampling(temperature=temperatures),
+            logprobs=False,
+            prefill_chunk=32,
+            first_capacity=options.length,
         )
-        state = run(decoder, {"target": params}, loop.begin(decoder, {"target": params}, request, 32, options.length))
+        key = jax.random.fold_in(jax.random.key(options.seed), number)
+        request = checked(decoder, {"target": params}, drawn, key, asked)
+        state = run(decoder, {"target": params}, loop.begin(decoder, {"target": params}, request))
         tokens = np.asarray(state.row.tokens)[:, : options.length]
         np.savez(
             file,

@@ -12,7 +12,7 @@ import reference
 from jaxspec import decode, sampling, verify
 from jaxspec.base import Params
 from jaxspec.decode import loop
-from jaxspec.decode import request as requests
+from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.state import Decoder, Info, State
 
 PROMPTS = ([3], [1, 4], [2, 0, 5, 5, 1, 9, 3], [int(token) for token in np.random.default_rng(5).integers(0, 11, 31)])
@@ -117,16 +117,9 @@ def assert_pipeline(pipeline: Callable[[sampling.Options, jax.Array], jax.Array]
 
 def steps(decoder: Decoder, params: dict[str, Params], prompts, count: int = 20, change: Any = None, **options: Any):
     """Rounds by the step API: the states, and what each round reports. `change` may alter a state between rounds."""
-    arguments = {
-        "key": KEY,
-        "sampling_": loop.GREEDY,
-        "stop_ids": (),
-        "draft_temperature": None,
-        "with_logprobs": True,
-        **options,
-    }
-    request = requests.request(decoder, params, prompts, max_new_tokens=count, **arguments)
-    state = loop.begin(decoder, params, request, loop.PREFILL_CHUNK, None)
+    key = options.pop("key", KEY)
+    request = checked(decoder, params, prompts, key, Asked(max_new_tokens=count, **options))
+    state = loop.begin(decoder, params, request)
     reports: list[tuple[State, Info]] = []
     while not np.asarray(state.row.is_finished).all():
         state = state if change is None else change(state)

@@ -3,24 +3,21 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Params
-from jaxspec.decode import request as requests
 from jaxspec.decode import state as states
 from jaxspec.decode import stats
-from jaxspec.decode.request import Request
+from jaxspec.decode.request import Asked, Request, checked
 from jaxspec.decode.state import Decoder, Info, Row, State
-from jaxspec.sampling import GREEDY, Sampling
+from jaxspec.sampling import Sampling
 
 PADDING = -1
 """Stands behind a row's tokens in `Generation.tokens`."""
-
-PREFILL_CHUNK = 64
-"""Prompt tokens of one forward."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +57,12 @@ def generate(
     *,
     key: jax.Array,
     max_new_tokens: int | Sequence[int],
-    sampling: Sampling = GREEDY,
-    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
-    draft_temperature: float | Sequence[float] | None = None,
-    logprobs: bool = True,
-    prefill_chunk: int = PREFILL_CHUNK,
-    first_capacity: int | None = None,
+    sampling: Sampling = Asked.sampling,
+    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = Asked.stop_ids,
+    draft_temperature: float | Sequence[float] | None = Asked.draft_temperature,
+    logprobs: bool = Asked.logprobs,
+    prefill_chunk: int = Asked.prefill_chunk,
+    first_capacity: int | None = Asked.first_capacity,
 ) -> Generation:
     """New tokens for a batch of prompts, with the law of the target whatever the method.
 
@@ -77,23 +74,32 @@ def generate(
         params: Parameters by model name: `{"target": …, "draft": …}`.
         prompts: B non-empty lists of token ids, of any lengths.
         key: One `jax.random.key`, from which each row's is folded by its number, or `[B]` keys.
-        max_new_tokens: One limit, or one for each row; at least 1.
-        sampling: How tokens are drawn from the target; values for all rows or for each.
-        stop_ids: Token ids that end a row, for all rows or a list for each row. The stop token is kept. None, or -1
-            among them, stops nothing.
-        draft_temperature: The draft's own temperature; None: the target's. It changes speed only.
-        logprobs: Whether to keep the tokens' log-probabilities (vocabulary-size work for each emitted token).
+        max_new_tokens: See `Asked`, like all that follow.
+        sampling: How tokens are drawn from the target.
+        stop_ids: Token ids that end a row.
+        draft_temperature: The draft's own temperature.
+        logprobs: Whether to keep the tokens' log-probabilities.
         prefill_chunk: Prompt tokens of one forward.
-        first_capacity: Slots to begin with, rounded up to a bucket; None: all that is needed, up to 2,048. The room
-            doubles when it is used up.
+        first_capacity: Slots to begin with.
 
     Raises:
         ValueError: Input that can't be decoded; raised before anything is compiled.
     """
-    request = requests.request(
-        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
+    asked = Asked(
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop_ids=stop_ids,
+        draft_temperature=draft_temperature,
+        logprobs=logprobs,
+        prefill_chunk=prefill_chunk,
+        first_capacity=first_capacity,
     )
-    state = begin(decoder, params, request, prefill_chunk, first_capacity)
+    return run(decoder, params, checked(decoder, params, prompts, key, asked))
+
+
+def run(decoder: Decoder, params: dict[str, Params], request: Request) -> Generation:
+    """What `generate` returns, for a checked request."""
+    state = begin(decoder, params, request)
     counts = zero_counts(decoder, request.size)
     while True:
         state, counts = _rounds(decoder, params, state, counts)
@@ -108,36 +114,22 @@ def stream(
     prompts: Sequence[Sequence[int]],
     *,
     key: jax.Array,
-    max_new_tokens: int | Sequence[int],
-    sampling: Sampling = GREEDY,
-    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
-    draft_temperature: float | Sequence[float] | None = None,
-    prefill_chunk: int = PREFILL_CHUNK,
-    first_capacity: int | None = None,
+    **asked: Any,
 ) -> Iterator[Chunk]:
     """Each round's newly emitted tokens, row by row, as soon as the round is done.
 
     The rounds are those of `generate`, one call each: a row's chunks put together are its tokens there. Arguments and
-    errors are those of `generate`; the errors are raised here, not at the first chunk.
+    errors are those of `generate`, without `logprobs`; the errors are raised here, not at the first chunk.
     """
-    request = requests.request(
-        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, False
-    )
-    return _chunks(decoder, params, request, prefill_chunk, first_capacity)
+    return _chunks(decoder, params, checked(decoder, params, prompts, key, Asked(**asked, logprobs=False)))
 
 
-def rounds(
-    decoder: Decoder,
-    params: dict[str, Params],
-    request: Request,
-    prefill_chunk: int = PREFILL_CHUNK,
-    first_capacity: int | None = None,
-) -> Iterator[tuple[State, Info]]:
+def rounds(decoder: Decoder, params: dict[str, Params], request: Request) -> Iterator[tuple[State, Info]]:
     """The state after each round of a checked request and what the round reports, until every row is finished.
 
     The next round takes the state's buffers over: what is needed of it must be read before.
     """
-    state = begin(decoder, params, request, prefill_chunk, first_capacity)
+    state = begin(decoder, params, request)
     while not np.asarray(state.row.is_finished).all():
         if not _fits(decoder, state.row):
             state = grow(decoder, state, 2 * state.row.tokens.shape[1])
@@ -145,23 +137,17 @@ def rounds(
         yield state, info
 
 
-def _chunks(
-    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
-) -> Iterator[Chunk]:
-    for _, info in rounds(decoder, params, request, prefill_chunk, first_capacity):
+def _chunks(decoder: Decoder, params: dict[str, Params], request: Request) -> Iterator[Chunk]:
+    for _, info in rounds(decoder, params, request):
         tokens, emitted, accepted = jax.device_get((info.tokens, info.num_emitted, info.num_accepted))
         chunk = Chunk(row[:count].tolist() for row, count in zip(tokens, emitted, strict=True))
         chunk.num_accepted = accepted.tolist()
         yield chunk
 
 
-def begin(
-    decoder: Decoder, params: dict[str, Params], request: Request, prefill_chunk: int, first_capacity: int | None
-) -> State:
-    if prefill_chunk < 1:
-        raise ValueError(f"prefill_chunk={prefill_chunk}; a chunk has at least 1 token.")
-    rows = request.rows(request.first_capacity(decoder, prefill_chunk, first_capacity))
-    return _start(decoder, params, rows, prefill_chunk)
+def begin(decoder: Decoder, params: dict[str, Params], request: Request) -> State:
+    """The state before the first round, with the prompts in the contexts."""
+    return _start(decoder, params, request.rows(request.capacity(decoder)), request.prefill_chunk)
 
 
 def generation(request: Request, row: Row, counts: stats.Counts) -> Generation:

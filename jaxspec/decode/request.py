@@ -1,5 +1,6 @@
-"""A batch of prompts, checked on the host and laid out as rows."""
+"""What is asked of a generation, and a batch of prompts with it: checked on the host and laid out as rows."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,10 @@ import numpy as np
 from jaxspec import cache, sampling
 from jaxspec.base import Params
 from jaxspec.decode.state import PAD_STOP, Decoder, Row
-from jaxspec.sampling import Sampling
+from jaxspec.sampling import GREEDY, Sampling
+
+PREFILL_CHUNK = 64
+"""Prompt tokens of one forward."""
 
 FIRST_CAPACITY = 2048
 """Slots up to which a generation gets all its room at once; beyond it the room doubles when it is used up."""
@@ -20,8 +24,33 @@ MIN_STOP_IDS = 4
 _INTEGER = (int, np.integer)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Asked:
+    """What is asked of a generation, whatever decodes it: the keywords of `decode.generate`, with their defaults.
+
+    Attributes:
+        max_new_tokens: One limit, or one for each row; at least 1.
+        sampling: How tokens are drawn from the target; values for all rows or for each.
+        stop_ids: Token ids that end a row, for all rows or a list for each row. The stop token is kept. None, or -1
+            among them, stops nothing.
+        draft_temperature: The draft's own temperature; None: the target's. It changes speed only.
+        logprobs: Whether to keep the tokens' log-probabilities (vocabulary-size work for each emitted token).
+        prefill_chunk: Prompt tokens of one forward.
+        first_capacity: Slots to begin with, rounded up to a bucket; None: all that is needed, up to `FIRST_CAPACITY`.
+            The room doubles when it is used up.
+    """
+
+    max_new_tokens: int | Sequence[int]
+    sampling: Sampling = GREEDY
+    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = ()
+    draft_temperature: float | Sequence[float] | None = None
+    logprobs: bool = True
+    prefill_chunk: int = PREFILL_CHUNK
+    first_capacity: int | None = None
+
+
 class Request(NamedTuple):
-    """What was asked for, checked.
+    """Prompts and what was asked for them, checked.
 
     Attributes:
         prompts: B arrays of int32 token ids.
@@ -30,6 +59,8 @@ class Request(NamedTuple):
         keys: `[B]` keys.
         options: Sampling options with a leading axis of B.
         with_logprobs: Whether log-probabilities are kept.
+        prefill_chunk: Prompt tokens of one forward.
+        first_capacity: The fewest slots to begin with; None: see `Asked`.
     """
 
     prompts: list[np.ndarray]
@@ -38,6 +69,8 @@ class Request(NamedTuple):
     keys: jax.Array
     options: sampling.Options
     with_logprobs: bool
+    prefill_chunk: int
+    first_capacity: int | None
 
     @property
     def size(self) -> int:
@@ -49,10 +82,11 @@ class Request(NamedTuple):
         """`[B]` int32."""
         return np.array([len(prompt) for prompt in self.prompts], np.int32)
 
-    def first_capacity(self, decoder: Decoder, chunk: int, wanted: int | None) -> int:
-        """Slots to begin with: `wanted`, or all that is needed up to `FIRST_CAPACITY`; the prompt and a round fit."""
+    def capacity(self, decoder: Decoder) -> int:
+        """Slots to begin with: as many as asked for, and at least so many that the prompt and a round fit."""
         longest = int(self.prompt_lengths.max())
-        prefilled = -(-(longest - 1) // chunk) * chunk
+        prefilled = -(-(longest - 1) // self.prefill_chunk) * self.prefill_chunk
+        wanted = self.first_capacity
         if wanted is None:
             wanted = min(self.last_capacity(decoder), FIRST_CAPACITY)
         return cache.bucket(max(prefilled, longest + decoder.max_emitted, wanted))
@@ -81,18 +115,10 @@ class Request(NamedTuple):
         return Row(key=self.keys, options=self.options, **host)
 
 
-def request(
-    decoder: Decoder,
-    params: dict[str, Params],
-    prompts: Sequence[Sequence[int]],
-    key: jax.Array,
-    max_new_tokens: int | Sequence[int],
-    sampling_: Sampling,
-    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None,
-    draft_temperature: Any,
-    with_logprobs: bool,
+def checked(
+    decoder: Decoder, params: dict[str, Params], prompts: Sequence[Sequence[int]], key: jax.Array, asked: Asked
 ) -> Request:
-    """The request, checked; arguments as for `generate`.
+    """The request for these prompts, checked; arguments as for `generate`.
 
     Raises:
         ValueError: Anything that can't be decoded, with its value, the rule and the way out.
@@ -102,29 +128,33 @@ def request(
     if missing:
         raise ValueError(f"params has no {missing[0]!r}; this decoder needs parameters for {sorted(needed)}.")
     target, _ = decoder.models["target"]
-    checked = _prompts(prompts, target.vocab_size)
-    limits = _limits(max_new_tokens, len(checked))
-    longest = max(len(prompt) + int(limit) for prompt, limit in zip(checked, limits, strict=True))
+    texts = _prompts(prompts, target.vocab_size)
+    limits = _limits(asked.max_new_tokens, len(texts))
+    longest = max(len(text) + int(limit) for text, limit in zip(texts, limits, strict=True))
     max_length = getattr(target, "max_length", None)
     if max_length is not None and longest > max_length:
         raise ValueError(
             f"A prompt and its max_new_tokens come to {longest} tokens, but the target was made for {max_length}: "
             "shorten the prompt or ask for fewer."
         )
+    if asked.prefill_chunk < 1:
+        raise ValueError(f"prefill_chunk={asked.prefill_chunk}; a chunk has at least 1 token.")
     return Request(
-        prompts=checked,
+        prompts=texts,
         max_new_tokens=limits,
-        stop_ids=_stop_ids(stop_ids, len(checked), target.vocab_size),
-        keys=_keys(key, len(checked)),
-        options=sampling.options(sampling_, draft_temperature, len(checked), target.vocab_size),
-        with_logprobs=with_logprobs,
+        stop_ids=_stop_ids(asked.stop_ids, len(texts), target.vocab_size),
+        keys=_keys(key, len(texts)),
+        options=sampling.options(asked.sampling, asked.draft_temperature, len(texts), target.vocab_size),
+        with_logprobs=asked.logprobs,
+        prefill_chunk=asked.prefill_chunk,
+        first_capacity=asked.first_capacity,
     )
 
 
 def _prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> list[np.ndarray]:
     if not len(prompts):
         raise ValueError("prompts is empty: give at least one list of token ids.")
-    checked = []
+    texts = []
     for row, prompt in enumerate(prompts):
         tokens = np.asarray(prompt)
         if tokens.ndim != 1:
@@ -136,8 +166,8 @@ def _prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> list[np.ndarr
         wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
         if wrong.size:
             raise ValueError(f"prompts[{row}] holds token {wrong[0]}; the target has the ids 0 to {vocab_size - 1}.")
-        checked.append(tokens.astype(np.int32))
-    return checked
+        texts.append(tokens.astype(np.int32))
+    return texts
 
 
 def _limits(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:

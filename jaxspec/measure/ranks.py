@@ -1,15 +1,14 @@
 """Acceptance by child rank and depth, measured by running a decoder."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxspec import decode
 from jaxspec.base import Params, Progress
-from jaxspec.decode import Decoder, Sampling
-from jaxspec.sampling import GREEDY
+from jaxspec.decode import Decoder
 
 NEW_TOKENS = 128
 """SEQUOIA's protocol: 200 prompts of up to 128 tokens, 128 new tokens each."""
@@ -48,11 +47,9 @@ def acceptance(
     *,
     key: jax.Array,
     max_new_tokens: int = NEW_TOKENS,
-    sampling: Sampling = GREEDY,
-    draft_temperature: float | None = None,
-    stop_ids: Sequence[int] = (),
     batch_size: int = 1,
     progress: Progress | None = None,
+    **asked: Any,
 ) -> Acceptance:
     """Acceptance by child rank, and by depth, of the contexts that a decoder itself comes through.
 
@@ -66,11 +63,9 @@ def acceptance(
         prompts: Lists of token ids.
         key: The key is consumed.
         max_new_tokens: New tokens of each prompt.
-        sampling: As for `decode.generate`.
-        draft_temperature: As for `decode.generate`.
-        stop_ids: As for `decode.generate`.
         batch_size: Prompts decoded side by side.
         progress: Told after each batch.
+        **asked: As for `decode.generate`, such as `sampling`, `draft_temperature` and `stop_ids`.
 
     Raises:
         ValueError: No prompts, or a batch size below 1.
@@ -89,10 +84,8 @@ def acceptance(
             padded,
             key=jax.random.fold_in(key, start),
             max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            stop_ids=stop_ids,
-            draft_temperature=draft_temperature,
             logprobs=False,
+            **asked,
         )
         stats = generation.stats.total(len(batch))
         total = stats if total is None else total.merged(stats)

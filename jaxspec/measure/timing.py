@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from jaxspec import cache, decode, sampling
 from jaxspec.base import Context, Entries, Model, Params
-from jaxspec.decode import Decoder, Sampling
-from jaxspec.sampling import GREEDY
+from jaxspec.decode import Decoder
 
 CAPACITY = 512
 """Slots of the context at which steps and rounds are timed."""
@@ -90,8 +89,7 @@ def timed_round(
     key: jax.Array,
     num_tokens: tuple[int, int] = ROUND_TOKENS,
     capacity: int = CAPACITY,
-    sampling: Sampling = GREEDY,
-    draft_temperature: float | None = None,
+    **asked: Any,
 ) -> Timed:
     """One whole round, by the difference of two generations.
 
@@ -104,8 +102,7 @@ def timed_round(
         key: The key is consumed.
         num_tokens: New tokens of the short and of the long generation.
         capacity: Slots of both, which the long one must fit into.
-        sampling: As for `decode.generate`.
-        draft_temperature: As for `decode.generate`.
+        **asked: As for `decode.generate`, such as `sampling` and `draft_temperature`.
     """
 
     def generation(limit: int) -> tuple[float, int]:
@@ -116,10 +113,9 @@ def timed_round(
             [prompt],
             key=key,
             max_new_tokens=limit,
-            sampling=sampling,
-            draft_temperature=draft_temperature,
             logprobs=False,
             first_capacity=capacity,
+            **asked,
         )
         return time.perf_counter() - start, int(found.stats.rounds[0])
 

@@ -4,6 +4,7 @@ What is timed is a whole generation, the reading of the prompt included: what a 
 compiled shape is run once before. A speedup is over plain decoding of the same prompt, measured moments away from it.
 """
 
+import dataclasses
 import datetime
 import time
 from collections import Counter
@@ -14,7 +15,8 @@ import jax
 
 from jaxspec import decode, measure, records
 from jaxspec.base import Model, Params, Progress
-from jaxspec.decode import Decoder, Sampling, loop, request
+from jaxspec.decode import Decoder, Sampling, loop
+from jaxspec.decode.request import Asked, checked
 from jaxspec.measure import timing
 from jaxspec.sampling import GREEDY
 from jaxspec.study.bench_results import BASELINE, Output, Report, Sample, Steps
@@ -130,30 +132,25 @@ def decoder_arm(
     draft_temperature: float | None = None,
 ) -> Arm:
     """A method as an arm; arguments as for `run`."""
+    asked = Asked(
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop_ids=stop_ids,
+        draft_temperature=draft_temperature,
+        logprobs=False,
+    )
 
     def generate(index: int, prompt: Sequence[int], limit: int, capacity: int | None = None) -> decode.Generation:
-        return decode.generate(
-            decoder,
-            params,
-            [prompt],
-            key=jax.random.fold_in(key, index),
-            max_new_tokens=limit,
-            sampling=sampling,
-            stop_ids=stop_ids,
-            draft_temperature=draft_temperature,
-            logprobs=False,
-            first_capacity=capacity,
-        )
+        wanted = dataclasses.replace(asked, max_new_tokens=limit, first_capacity=capacity)
+        return loop.run(decoder, params, checked(decoder, params, [prompt], jax.random.fold_in(key, index), wanted))
 
     def whole(index: int, prompt: Sequence[int]) -> Output:
         generation = generate(index, prompt, max_new_tokens)
         return Output(generation.tokens[0, : generation.lengths[0]], generation.stats)
 
     def shape(prompt: Sequence[int]) -> tuple[int, int]:
-        asked = request.request(
-            decoder, params, [prompt], key, max_new_tokens, sampling, stop_ids, draft_temperature, False
-        )
-        return asked.first_capacity(decoder, loop.PREFILL_CHUNK, None), asked.last_capacity(decoder)
+        request = checked(decoder, params, [prompt], key, asked)
+        return request.capacity(decoder), request.last_capacity(decoder)
 
     def first(index: int, prompt: Sequence[int]) -> decode.Generation:
         return generate(index, prompt, 1, shape(prompt)[0])  # the capacity of the whole: the same programs

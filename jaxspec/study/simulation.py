@@ -20,15 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Params
-from jaxspec.decode import Decoder, Sampling, loop
-from jaxspec.decode import request as requests
+from jaxspec.decode import Decoder, loop
 from jaxspec.decode.branches.decoder import BranchDecoder
 from jaxspec.decode.plain import Autoregressive
+from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.stats import Stats, add, zeros
 from jaxspec.decode.trees.adaptive import AdaEDL
 from jaxspec.decode.trees.decoder import TreeDecoder
 from jaxspec.profiles import Profile
-from jaxspec.sampling import GREEDY
 
 FLAT_TOKENS = 64
 """Up to how many tokens a GPU's step takes the same time, about."""
@@ -260,10 +259,7 @@ def log_rounds(
     prompts: Sequence[Sequence[int]],
     *,
     key: jax.Array,
-    max_new_tokens: int,
-    sampling: Sampling = GREEDY,
-    stop_ids: Sequence[int] = (),
-    draft_temperature: float | None = None,
+    **asked: Any,
 ) -> Log:
     """The rounds in which a decoder decodes some prompts.
 
@@ -273,9 +269,7 @@ def log_rounds(
         ValueError: A decoder of another kind than plain, chain, tree or branches, or what `decode.generate` refuses.
     """
     facts = _facts_of(decoder)
-    request = requests.request(
-        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, with_logprobs=False
-    )
+    request = checked(decoder, params, prompts, key, Asked(**asked, logprobs=False))
     rows: list[list[Round]] = [[] for _ in prompts]
     counts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(prompts), *leaf.shape)), zeros(decoder))
     is_fresh = np.ones(len(prompts), bool)

@@ -14,7 +14,7 @@ from jaxspec import decode, hrad, networks, pairs
 from jaxspec.catalogue.registry import METHODS
 from jaxspec.cli import entry
 from jaxspec.decode import loop, stats
-from jaxspec.decode import request as requests
+from jaxspec.decode.request import Asked, checked
 from jaxspec.measure import timing
 from jaxspec.networks import MLP
 from jaxspec.pairs import heads
@@ -138,10 +138,10 @@ def test_features_cost_plain_decoding_nothing(headed):
     programs = []
     for target in (with_heads.target, networks.with_features(with_heads.target, 0)):
         decoder = decode.autoregressive(target)
-        request = requests.request(
-            decoder, with_heads.params, [[1]], jax.random.key(0), 8, decode.Sampling(), (), None, False
+        asked = Asked(max_new_tokens=8, logprobs=False)
+        state = loop.begin(
+            decoder, with_heads.params, checked(decoder, with_heads.params, [[1]], jax.random.key(0), asked)
         )
-        state = loop.begin(decoder, with_heads.params, request, 64, None)
         round_ = jax.jit(jax.vmap(lambda one, decoder=decoder: decoder.round(with_heads.params, one)))
         text = round_.lower(state).compile().as_text()
         programs.append(re.sub(r", metadata=\{[^}]*\}|, source_\w+=\S+", "", text))

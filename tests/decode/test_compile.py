@@ -20,7 +20,7 @@ from toys import TREES, TableLM, WideLM, pair
 
 from jaxspec import decode, tree
 from jaxspec.decode import loop, stats
-from jaxspec.decode import request as requests
+from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.trees.decoder import TreeDecoder
 
 VOCAB = 5003
@@ -48,10 +48,10 @@ def cache_sizes() -> list[int]:
     return [function._cache_size() for function in (loop._start, loop._rounds, loop._round, loop.grow)]
 
 
-def arguments(decoder, params, sampling=loop.GREEDY, with_logprobs=False, count=8, first_capacity=64):
+def arguments(decoder, params, count=8, **options):
     """What `_rounds` takes before the first round."""
-    request = requests.request(decoder, params, [[1, 2]], checks.KEY, count, sampling, (), None, with_logprobs)
-    state = loop.begin(decoder, params, request, 64, first_capacity)
+    asked = Asked(**{"max_new_tokens": count, "logprobs": False, "first_capacity": 64, **options})
+    state = loop.begin(decoder, params, checked(decoder, params, [[1, 2]], checks.KEY, asked))
     counts = jax.tree.map(lambda leaf: leaf[None], stats.zeros(decoder))
     return decoder, params, state, counts
 
@@ -194,7 +194,7 @@ def test_greedy_program_does_no_vocabulary_work_but_maxima():
 
 def test_log_probabilities_are_the_only_exponentials_of_a_greedy_program():
     decoder, params = wide_vocabulary()
-    assert "exp" in vocabulary_work(program(decoder, params, with_logprobs=True).jaxpr)
+    assert "exp" in vocabulary_work(program(decoder, params, logprobs=True).jaxpr)
 
 
 @pytest.mark.parametrize(

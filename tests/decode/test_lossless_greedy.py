@@ -137,7 +137,7 @@ def test_padding_rows_of_the_draft_are_never_drafted():
     params = {"target": {"table": table}, "draft": {"table": padded}}
     for temperature in (0.0, 1.0):
         decoder = TreeDecoder(target, draft, TREES["star"])
-        state, reports = steps(decoder, params, [[1], [60]], 12, sampling_=decode.Sampling(temperature))
+        state, reports = steps(decoder, params, [[1], [60]], 12, sampling=decode.Sampling(temperature))
         assert (state.row.tokens < 61).all()
         for _, info in reports:
             assert (info.tokens < 61).all()

@@ -78,7 +78,7 @@ def test_counts_add_up(shape, temperature):
     decoder, limits = TreeDecoder(target, draft, TREES[shape]), [20, 9, 14, 3]
     options = decode.Sampling(temperature)
     counts = run(decoder, params, PROMPTS, limits, sampling=options).stats.counts
-    _, reports = steps(decoder, params, PROMPTS, limits, sampling_=options)
+    _, reports = steps(decoder, params, PROMPTS, limits, sampling=options)
     infos = [info for _, info in reports]
     for name in ("num_emitted", "num_accepted", "num_drafted", "path_drafted", "path_rolled_back", "is_rejected"):
         field = {"num_emitted": "emitted", "num_accepted": "accepted", "num_drafted": "drafted"}.get(name, name)

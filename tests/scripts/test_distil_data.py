@@ -8,7 +8,7 @@ import toys
 
 from jaxspec import decode
 from jaxspec.decode import loop
-from jaxspec.decode import request as requests
+from jaxspec.decode.request import Asked, checked
 
 V, LENGTH = 12, 48
 USER_HEAD, ANSWER_HEAD, END = (9, 7), (9, 8, 6), 10
@@ -20,18 +20,15 @@ def chat(temperature, prompts=((9, 7, 1), (9, 7, 2, 10, 9, 8, 6)), answer_limit=
     decoder = self_chat.SelfChat(
         model, (USER_HEAD, ANSWER_HEAD), END, count=3, user_limits=(4, 7), answer_limit=answer_limit
     )
-    request = requests.request(
-        decoder,
-        params,
-        prompts,
-        jax.random.key(0),
-        [LENGTH - len(prompt) for prompt in prompts],
-        decode.Sampling(temperature=[temperature, 1.0]),
-        (),
-        None,
-        False,
+    asked = Asked(
+        max_new_tokens=[LENGTH - len(prompt) for prompt in prompts],
+        sampling=decode.Sampling(temperature=[temperature, 1.0]),
+        logprobs=False,
+        prefill_chunk=8,
+        first_capacity=LENGTH,
     )
-    state = self_chat.run(decoder, params, loop.begin(decoder, params, request, 8, LENGTH))
+    request = checked(decoder, params, prompts, jax.random.key(0), asked)
+    state = self_chat.run(decoder, params, loop.begin(decoder, params, request))
     return params, jax.device_get(state)
 
 

@@ -194,7 +194,7 @@ def logged(decoder, params):
     logs, found = simulate.log_rounds(decoder, params, checks.PROMPTS, key=checks.KEY, max_new_tokens=20)
     expected = checks.run(decoder, params, checks.PROMPTS).stats
     jax.tree.map(np.testing.assert_array_equal, found.counts, expected.counts)
-    _, reports = checks.steps(decoder, params, checks.PROMPTS, with_logprobs=False)
+    _, reports = checks.steps(decoder, params, checks.PROMPTS, logprobs=False)
     infos = jax.tree.map(lambda *leaves: np.stack(leaves), *(info for _, info in reports))
     for log, emitted in zip(logs, infos.num_emitted.T, strict=True):
         assert [entry.emitted for entry in log] == emitted[emitted > 0].tolist()

@@ -18,7 +18,7 @@ queues all this, and looks at whether every row is finished a round late, so tha
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -28,15 +28,13 @@ import numpy as np
 from jaxspec import cache
 from jaxspec.base import Model, Output, Params
 from jaxspec.decode import loop, stats
-from jaxspec.decode import request as requests
 from jaxspec.decode import state as states
 from jaxspec.decode.branches import counts as counts_
 from jaxspec.decode.branches.decoder import BranchDecoder
 from jaxspec.decode.branches.lines import Drafted, Evidence, Line, Memory, Resolved
-from jaxspec.decode.loop import PREFILL_CHUNK, Generation
-from jaxspec.decode.request import Request
+from jaxspec.decode.loop import Generation
+from jaxspec.decode.request import Asked, Request, checked
 from jaxspec.decode.state import Row, State
-from jaxspec.sampling import GREEDY, Sampling
 
 Device = Any
 """`jax.Device`, which the type checker does not take for a type."""
@@ -52,13 +50,7 @@ def generate_split(
     target_device: Device,
     draft_device: Device,
     key: jax.Array,
-    max_new_tokens: int | Sequence[int],
-    sampling: Sampling = GREEDY,
-    stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = (),
-    draft_temperature: float | Sequence[float] | None = None,
-    logprobs: bool = True,
-    prefill_chunk: int = PREFILL_CHUNK,
-    first_capacity: int | None = None,
+    **asked: Any,
 ) -> Generation:
     """What `decode.generate` returns for the same arguments, by two devices: the same tokens in float32.
 
@@ -71,13 +63,7 @@ def generate_split(
         target_device: Of the target, its context, and the verification.
         draft_device: Of the draft, its context, and H-RAD. May be the target's.
         key: As for `generate`.
-        max_new_tokens: As for `generate`.
-        sampling: As for `generate`.
-        stop_ids: As for `generate`.
-        draft_temperature: As for `generate`.
-        logprobs: As for `generate`.
-        prefill_chunk: As for `generate`.
-        first_capacity: As for `generate`.
+        **asked: As for `generate` (`Asked`); `max_new_tokens` must be among them.
 
     Raises:
         ValueError: Input that can't be decoded, or a decoder whose draft and target take turns.
@@ -87,12 +73,10 @@ def generate_split(
             f"{type(decoder).__name__} can't be split: its target waits for its draft, so that a second device gains "
             "nothing. Split decode.pearl or decode.specbranch, or run it by decode.generate."
         )
-    request = requests.request(
-        decoder, params, prompts, key, max_new_tokens, sampling, stop_ids, draft_temperature, logprobs
-    )
+    request = checked(decoder, params, prompts, key, Asked(**asked))
     devices = Devices(target_device, draft_device)
     params = place(decoder, params, target_device=target_device, draft_device=draft_device)
-    sides = _begin(decoder, params, devices, request, prefill_chunk, first_capacity)
+    sides = _begin(decoder, params, devices, request)
     longest = request.prompt_lengths + request.max_new_tokens
     progress: Any = np.stack([request.prompt_lengths, np.zeros(request.size, np.int32)])
     while True:
@@ -159,19 +143,11 @@ def send(tree: Tree, device: Device) -> Tree:
     return jax.device_put(tree, device)
 
 
-def _begin(
-    decoder: BranchDecoder,
-    params: dict[str, Params],
-    devices: Devices,
-    request: Request,
-    prefill_chunk: int,
-    first_capacity: int | None,
-) -> Sides:
+def _begin(decoder: BranchDecoder, params: dict[str, Params], devices: Devices, request: Request) -> Sides:
     """Both sides with the prompts in their contexts, before the first round."""
-    options = prefill_chunk, first_capacity
-    target = loop.begin(_half(decoder, "target"), _of_target(params), _on(devices.target, request), *options)
+    target = loop.begin(_half(decoder, "target"), _of_target(params), _on(devices.target, request))
     request = _on(devices.draft, request._replace(with_logprobs=False))
-    draft = loop.begin(_half(decoder, "draft"), _of_draft(params), request, *options)
+    draft = loop.begin(_half(decoder, "draft"), _of_draft(params), request)
     evidence = send(_first_evidence(decoder, _of_target(params), target), devices.draft)
     draft = draft._replace(memory=_first_memory(decoder, _of_draft(params), draft, evidence))
     counts = loop.zero_counts(decoder, request.size)

@@ -22,8 +22,8 @@ from toys import CtxLM, FeatLM, TableLM, TokenFeatLM, WideLM, pair
 from jaxspec import decode, hrad, verify
 from jaxspec.base import Model, Params
 from jaxspec.decode import loop, stats
-from jaxspec.decode import request as requests
 from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.request import Asked, checked
 from jaxspec.sampling import Sampling
 
 CTX = FeatLM(11)
@@ -342,8 +342,8 @@ SPY_PROMPTS = [[1, 4], [2, 0, 5, 5, 1], [3, 9, 2, 7, 7, 0, 1, 5, 4]]
 
 def seen_by_the_cut(decoder, chunk=64, count=24):
     """What each row's cut saw after each round, beside what it should have seen, and each round's emitted tokens."""
-    request = requests.request(decoder, hashed(0.4), SPY_PROMPTS, checks.KEY, count, loop.GREEDY, (), None, False)
-    state = loop.begin(decoder, hashed(0.4), request, chunk, None)
+    asked = Asked(max_new_tokens=count, logprobs=False, prefill_chunk=chunk)
+    state = loop.begin(decoder, hashed(0.4), checked(decoder, hashed(0.4), SPY_PROMPTS, checks.KEY, asked))
     stage = jax.jit(jax.vmap(lambda one: decoder.draft_stage(hashed(0.4), one)))
     found, wanted, emitted = [], [], []
     while not np.asarray(state.row.is_finished).all():

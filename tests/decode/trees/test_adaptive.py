@@ -17,7 +17,7 @@ from toys import CtxLM, TableLM, WideLM, pair
 
 from jaxspec import decode, tree
 from jaxspec.decode import loop, stats
-from jaxspec.decode import request as requests
+from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.state import round_key
 from jaxspec.decode.trees.adaptive import AdaEDL, adaedl
 from jaxspec.sampling import Sampling
@@ -59,7 +59,7 @@ CTX = of_pair("ctx", threshold=0.46)
 """One decoder for most tests: its threshold is part of the state, so that other thresholds compile nothing."""
 POS, TINY = of_pair("pos", threshold=0.6), of_pair("tiny", threshold=0.24)
 
-MIXED = {"sampling_": Sampling([0.0, 1.0, 0.0, 0.7]), "with_logprobs": False}
+MIXED = {"sampling": Sampling([0.0, 1.0, 0.0, 0.7]), "logprobs": False}
 
 
 def logged(decoder, params, prompts=PROMPTS, count=20, threshold=None, **options):
@@ -148,7 +148,7 @@ def test_greedy_tokens_of_one_prompt():
 def test_rows_do_not_depend_on_their_batch():
     """Rows draft on beside others that have stopped."""
     params, keys = pair("ctx").params, jax.random.split(jax.random.key(3), 4)
-    options = {**MIXED, "sampling_": Sampling([0.8] * 4)}
+    options = {**MIXED, "sampling": Sampling([0.8] * 4)}
     rounds, together = logged(CTX, params, key=keys, **options)
     assert len({tuple(info.num_drafted) for _, _, info in rounds}) > 2
     for row in (1, 3):
@@ -268,7 +268,7 @@ def test_all_branches_of_the_adaptation():
 
 
 def row_of(decoder):
-    request = requests.request(decoder, PARAMS, [[0]], checks.KEY, 8, Sampling(), (), None, False)
+    request = checked(decoder, PARAMS, [[0]], checks.KEY, Asked(max_new_tokens=8, logprobs=False))
     return jax.tree.map(lambda leaf: leaf[0], request.rows(64))
 
 
@@ -295,8 +295,9 @@ def test_the_stop_is_where_the_formula_says(temperature, draft_temperature):
     """
     bias = np.array([0.0, -1.5, 0.0])
     decoder = adaedl(MODEL, MODEL, 5, threshold=0.6)
-    prompts, options = [[token % 3] for token in range(64)], (Sampling(temperature, bias=bias), (), draft_temperature)
-    request = requests.request(decoder, PARAMS, prompts, checks.KEY, 8, *options, False)
+    prompts, options = [[token % 3] for token in range(64)], Sampling(temperature, bias=bias)
+    asked = Asked(max_new_tokens=8, sampling=options, draft_temperature=draft_temperature, logprobs=False)
+    request = checked(decoder, PARAMS, prompts, checks.KEY, asked)
     drafted = drafts(decoder, request.rows(64))
     bounds = bound(reference.distribution(np.log(DRAFT), bias=bias))
     assert (bounds < 0.6).any()
@@ -394,8 +395,8 @@ def test_the_drafting_loop_copies_neither_caches_nor_carry():
     model = WideLM(7)
     params = {"target": model.init(jax.random.key(0)), "draft": model.init(jax.random.key(1))}
     decoder = adaedl(model, model, 3)
-    request = requests.request(decoder, params, [[1, 2]] * 3, checks.KEY, 500, Sampling(), (), None, False)
-    state = loop.begin(decoder, params, request, 64, 512)
+    asked = Asked(max_new_tokens=500, logprobs=False, first_capacity=512)
+    state = loop.begin(decoder, params, checked(decoder, params, [[1, 2]] * 3, checks.KEY, asked))
     counts = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), stats.zeros(decoder))
     cache = 3 * state.row.tokens.shape[1] * model.width * 4
     memory = loop._rounds.lower(decoder, params, state, counts).compile().memory_analysis()
