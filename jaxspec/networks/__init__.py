@@ -1,19 +1,16 @@
-"""Networks that decoders run, described with Flax nnx. The only place that knows a network."""
+"""Networks that decoders run, described with Flax nnx: the only place that knows a network.
 
-from jaxspec.networks.drafts.copying import Copying
-from jaxspec.networks.drafts.derived import (
-    Trimmed,
-    early_exit,
-    early_exit_params,
-    reduce_vocabulary,
-    with_blocks,
-    with_features,
-)
-from jaxspec.networks.families.common import Llama3RopeScaling, TransformerConfig, from_hugging_face
-from jaxspec.networks.files.loading import load, load_tokenizer, save
+`families` reads published configs, `files` weights, `weights` multiplies them, `drafts` makes drafts of models.
+Reads `base` alone and never `decode`; pairs and training import it.
+"""
+
+from jaxspec.networks.drafts import Copying, early_exit, early_exit_params, reduce_vocabulary
+from jaxspec.networks.families import Llama3RopeScaling, TransformerConfig, from_hugging_face, to_hugging_face
+from jaxspec.networks.files import load, load_tokenizer, save
 from jaxspec.networks.mlp import MLP
 from jaxspec.networks.transformer import Transformer
-from jaxspec.networks.weights.memory import packed
+from jaxspec.networks.trimmed import Trimmed, with_blocks, with_features
+from jaxspec.networks.weights import packed
 
 __all__ = [
     "MLP",
@@ -30,6 +27,7 @@ __all__ = [
     "packed",
     "reduce_vocabulary",
     "save",
+    "to_hugging_face",
     "with_blocks",
     "with_features",
 ]

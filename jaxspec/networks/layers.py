@@ -6,19 +6,17 @@ block and attends to both.
 
 import functools
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxspec.networks.families.common import TransformerConfig
+from jaxspec.networks.families import TransformerConfig
+from jaxspec.networks.form import Form
 from jaxspec.networks.weights import products
 from jaxspec.networks.weights.products import PRECISION
-
-if TYPE_CHECKING:
-    from jaxspec.networks.transformer import Transformer
 
 # Score of a slot that may not be seen. Finite, so that a row that sees nothing (padding) stays finite too.
 MASKED = float(np.finfo(np.float32).min)
@@ -57,23 +55,23 @@ class Step(NamedTuple):
 class Linear(nnx.Module):
     """`x @ weight.T + bias`, `[n, out]` from `[n, in]`."""
 
-    def __init__(self, num_in: int, num_out: int, bias: bool, model: "Transformer"):
-        self.weight = nnx.Param(jnp.zeros((num_out, num_in), model.dtype))
-        self.blocks = _blocks(self.weight, model)
-        self.bias = nnx.Param(jnp.zeros(num_out, model.dtype)) if bias else None
-        self.model = model
+    def __init__(self, num_in: int, num_out: int, bias: bool, form: Form):
+        self.weight = nnx.Param(jnp.zeros((num_out, num_in), form.dtype))
+        self.blocks = _blocks(self.weight, form)
+        self.bias = nnx.Param(jnp.zeros(num_out, form.dtype)) if bias else None
+        self.form = form
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = _product(self, x, self.model)
+        y = _product(self, x, self.form)
         return y if self.bias is None else y + self.bias[...][None]
 
 
 class RMSNorm(nnx.Module):
     """Division by the root mean square over the last axis, the features, then a weight for each feature."""
 
-    def __init__(self, num_features: int, model: "Transformer"):
-        self.weight = nnx.Param(jnp.ones(num_features, model.dtype))
-        self.epsilon = model.config.rms_norm_eps
+    def __init__(self, num_features: int, form: Form):
+        self.weight = nnx.Param(jnp.ones(num_features, form.dtype))
+        self.epsilon = form.config.rms_norm_eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
@@ -84,16 +82,16 @@ class RMSNorm(nnx.Module):
 class Attention(nnx.Module):
     """Grouped-query attention over a context that is read and a block that is written."""
 
-    def __init__(self, model: "Transformer"):
-        config = model.config
+    def __init__(self, form: Form):
+        config = form.config
         self.head_dim = config.head_dim
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = Linear(config.hidden_size, queries, config.attention_bias, model)
-        self.k_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
-        self.v_proj = Linear(config.hidden_size, keys, config.attention_bias, model)
-        self.o_proj = Linear(queries, config.hidden_size, config.attention_output_bias, model)
-        self.q_norm = RMSNorm(config.head_dim, model) if config.qk_norm else _unchanged
-        self.k_norm = RMSNorm(config.head_dim, model) if config.qk_norm else _unchanged
+        self.q_proj = Linear(config.hidden_size, queries, config.attention_bias, form)
+        self.k_proj = Linear(config.hidden_size, keys, config.attention_bias, form)
+        self.v_proj = Linear(config.hidden_size, keys, config.attention_bias, form)
+        self.o_proj = Linear(queries, config.hidden_size, config.attention_output_bias, form)
+        self.q_norm = RMSNorm(config.head_dim, form) if config.qk_norm else _unchanged
+        self.k_norm = RMSNorm(config.head_dim, form) if config.qk_norm else _unchanged
 
     def __call__(
         self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
@@ -119,11 +117,11 @@ class Attention(nnx.Module):
 class MLP(nnx.Module):
     """Feed-forward layer with a SiLU gate."""
 
-    def __init__(self, model: "Transformer"):
-        config = model.config
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, model)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, model)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias, model)
+    def __init__(self, form: Form):
+        config = form.config
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, form)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, config.mlp_bias, form)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, config.mlp_bias, form)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         gate, up = self.gate_proj(x).astype(jnp.float32), self.up_proj(x).astype(jnp.float32)
@@ -134,11 +132,11 @@ class MLP(nnx.Module):
 class Layer(nnx.Module):
     """Attention and feed-forward, each normalised in front and added behind."""
 
-    def __init__(self, model: "Transformer"):
-        self.input_layernorm = RMSNorm(model.config.hidden_size, model)
-        self.self_attn = Attention(model)
-        self.post_attention_layernorm = RMSNorm(model.config.hidden_size, model)
-        self.mlp = MLP(model)
+    def __init__(self, form: Form):
+        self.input_layernorm = RMSNorm(form.config.hidden_size, form)
+        self.self_attn = Attention(form)
+        self.post_attention_layernorm = RMSNorm(form.config.hidden_size, form)
+        self.mlp = MLP(form)
 
     def __call__(
         self, x: jax.Array, context: KeysValues, block: KeysValues, step: Step
@@ -151,21 +149,20 @@ class Layer(nnx.Module):
 class Embedding(nnx.Module):
     """A table of V rows."""
 
-    def __init__(self, model: "Transformer"):
-        self.weight = nnx.Param(jnp.zeros((model.config.vocab_size, model.config.hidden_size), model.dtype))
-        self.blocks = _blocks(self.weight, model) if model.has_tied_head else None
+    def __init__(self, form: Form):
+        self.weight = nnx.Param(jnp.zeros((form.config.vocab_size, form.config.hidden_size), form.dtype))
+        self.blocks = _blocks(self.weight, form) if form.has_tied_head else None
 
 
 class Ends(nnx.Module):
     """What stands before and behind the layers."""
 
-    def __init__(self, model: "Transformer"):
-        config = model.config
-        self.model = model
-        self.embed_tokens = Embedding(model)
-        self.norm = RMSNorm(config.hidden_size, model)
-        num_logits = config.vocab_size if model.kept_ids is None else len(model.kept_ids)
-        self.lm_head = None if model.has_tied_head else Linear(config.hidden_size, num_logits, False, model)
+    def __init__(self, form: Form):
+        config = form.config
+        self.form = form
+        self.embed_tokens = Embedding(form)
+        self.norm = RMSNorm(config.hidden_size, form)
+        self.lm_head = None if form.has_tied_head else Linear(config.hidden_size, form.num_logits, False, form)
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """`[n, D]` embeddings of `[n]` tokens."""
@@ -176,22 +173,22 @@ class Ends(nnx.Module):
 
     def logits(self, x: jax.Array) -> jax.Array:
         """`[n, V]` from normalised hidden states."""
-        return _product(self.embed_tokens if self.lm_head is None else self.lm_head, x, self.model)
+        return _product(self.embed_tokens if self.lm_head is None else self.lm_head, x, self.form)
 
 
-def _blocks(weight: nnx.Param[jax.Array], model: "Transformer") -> nnx.Param[jax.Array] | None:
-    """Where the model keeps blocks, those of a weight that is made of whole ones."""
-    if not model.blocks or not products.has_blocks(weight.shape[0]):
+def _blocks(weight: nnx.Param[jax.Array], form: Form) -> nnx.Param[jax.Array] | None:
+    """Where the form has blocks, those of a weight that is made of whole ones."""
+    if not form.blocks or not products.has_blocks(weight.shape[0]):
         return None
     return nnx.Param(products.blocks_of(weight[...]))
 
 
-def _product(of: Linear | Embedding, x: jax.Array, model: "Transformer") -> jax.Array:
+def _product(of: Linear | Embedding, x: jax.Array, form: Form) -> jax.Array:
     """The `[n, out]` product of `[n, in]` with a weight."""
     weight = of.weight[...]
-    if model.blocks:
+    if form.blocks:
         return products.multiply(weight, None if of.blocks is None else of.blocks[...], x)
-    return products.by_columns(weight, x) if model.columns else jnp.matmul(x, weight.T, precision=PRECISION)
+    return products.by_columns(weight, x) if form.columns else jnp.matmul(x, weight.T, precision=PRECISION)
 
 
 def attend(queries: jax.Array, context: KeysValues, block: KeysValues, step: Step) -> jax.Array:

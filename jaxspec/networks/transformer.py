@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxspec.base import Context, Entries, Output, Params
-from jaxspec.networks.families.common import TransformerConfig
+from jaxspec.networks.families import TransformerConfig
+from jaxspec.networks.form import Form
 from jaxspec.networks.layers import Ends, KeysValues, Layer, Step, rotation
 from jaxspec.networks.weights import products
 
@@ -77,6 +78,12 @@ class Transformer:
     def has_tied_head(self) -> bool:
         """Whether the embedding is the head too."""
         return self.config.tie_word_embeddings and self.kept_ids is None
+
+    @property
+    def form(self) -> Form:
+        """What its layers read."""
+        num_logits = self.vocab_size if self.kept_ids is None else len(self.kept_ids)
+        return Form(self.config, self.dtype, self.columns, self.blocks, num_logits, self.has_tied_head)
 
     def shapes(self) -> Params:
         """The tree of parameters as `jax.ShapeDtypeStruct`, named as in a checkpoint, layers apart, without blocks."""
@@ -150,11 +157,13 @@ class Transformer:
         self._check(params)
         chex.assert_shape([tokens, positions], (tokens.shape[0],))
         chex.assert_shape(mask, (tokens.shape[0], None))
-        ends: Ends = nnx.merge(_split(Ends, self).graph, {name: params[name] for name in params if name != "layers"})
+        ends: Ends = nnx.merge(
+            _split(Ends, self.form).graph, {name: params[name] for name in params if name != "layers"}
+        )
         step = Step(*rotation(self.config, positions), context.length, slot, mask)
         run = _scan if self.scan_layers else _unroll
         states, block = run(
-            _split(Layer, self).graph, params["layers"], ends.embed(tokens), context.entries, block, step
+            _split(Layer, self.form).graph, params["layers"], ends.embed(tokens), context.entries, block, step
         )
         final = ends.normalise(states[-1])
         hidden = None
@@ -165,12 +174,12 @@ class Transformer:
 
     def _shapes(self) -> Params:
         """As `shapes`, with blocks."""
-        layers = {str(index): _split(Layer, self).shapes for index in range(self.config.num_layers)}
-        return {**_split(Ends, self).shapes, "layers": layers}
+        layers = {str(index): _split(Layer, self.form).shapes for index in range(self.config.num_layers)}
+        return {**_split(Ends, self.form).shapes, "layers": layers}
 
     def _check(self, params: Params) -> None:
-        layers = _split(Layer, self).shapes if self.scan_layers else self._shapes()["layers"]
-        expected, found = _names({**_split(Ends, self).shapes, "layers": layers}), _names(params)
+        layers = _split(Layer, self.form).shapes if self.scan_layers else self._shapes()["layers"]
+        expected, found = _names({**_split(Ends, self.form).shapes, "layers": layers}), _names(params)
         if expected != found:
             raise ValueError(
                 f"These are no parameters of this Transformer, which has scan_layers={self.scan_layers} and "
@@ -255,6 +264,6 @@ class _Split(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _split(kind: type[Ends] | type[Layer], model: Transformer) -> _Split:
-    graph, state = nnx.split(nnx.eval_shape(functools.partial(kind, model)))
+def _split(kind: type[Ends] | type[Layer], form: Form) -> _Split:
+    graph, state = nnx.split(nnx.eval_shape(functools.partial(kind, form)))
     return _Split(graph, nnx.to_pure_dict(state))

@@ -9,7 +9,7 @@ from harness import Bench, Line
 from shapes import SEQUOIA_REPOSITORY
 
 from jaxspec import plan, tree
-from jaxspec.networks import TransformerConfig
+from jaxspec.networks import TransformerConfig, to_hugging_face
 
 
 def torch_lines(bench: Bench, device: str) -> Iterator[Line]:
@@ -72,7 +72,7 @@ def _random(config: TransformerConfig, device: str) -> Any:
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     with torch.device(device):
-        settings = LlamaConfig.from_dict(config.to_hugging_face())
+        settings = LlamaConfig.from_dict(to_hugging_face(config))
         return AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).eval()
 
 

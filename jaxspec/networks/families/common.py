@@ -1,196 +1,106 @@
-"""`TransformerConfig`: every constant of a Llama-family network, read from and written to Hugging Face's `config.json`.
+"""What Hugging Face's `config.json` means in every family, and what a `Family` adds: its own keys and refusals.
 
 A key of a checkpoint's config is understood, known to be harmless, or refused by name: nothing is ignored in silence.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-FAMILIES = ("llama", "qwen2", "qwen3")
-"""The values of `model_type` that are understood. Llama 2 and 3 and SmolLM2 are all "llama"."""
+from jaxspec.networks.families.config import Llama3RopeScaling, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Llama3RopeScaling:
-    """Llama 3's stretching of slow rotary frequencies (`rope_type` "llama3").
+class Family:
+    """A family of published models.
 
     Attributes:
-        factor: What wavelengths longer than the old context are stretched by.
-        low_freq_factor: Wavelengths above `original_max_length / low_freq_factor` are stretched whole.
-        high_freq_factor: Wavelengths below `original_max_length / high_freq_factor` stay.
-        original_max_length: Positions that the network was made for before stretching.
+        model_type: Its name in a config.
+        architecture: Its class in transformers.
+        fields: From a config, the fields of `TransformerConfig` in which it differs from the common reading.
+        is_one: Whether a network's mathematics is this family's.
+        keys: From a network's constants, the keys of a config that not every family has.
+        understood: Keys that `fields` reads.
+        harmless: Keys that change nothing in this family.
+        has_interleaved_rows: Whether its GGUF files store the rows of queries and keys for interleaved rotation.
     """
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_length: int
+    model_type: str
+    architecture: str
+    fields: Callable[[Mapping[str, Any]], dict[str, Any]]
+    is_one: Callable[[TransformerConfig], bool]
+    keys: Callable[[TransformerConfig], dict[str, Any]]
+    understood: frozenset[str] = frozenset()
+    harmless: frozenset[str] = frozenset()
+    has_interleaved_rows: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class TransformerConfig:
-    """The constants of one network.
-
-    Attributes:
-        vocab_size: V, rows of the embedding.
-        hidden_size: D.
-        intermediate_size: Width between the two halves of a feed-forward layer.
-        num_layers: L.
-        num_heads: H, query heads.
-        num_kv_heads: Key and value heads; H is a multiple of it.
-        head_dim: Features of one head, an even number.
-        rms_norm_eps: What is added to the mean square under the root.
-        rope_theta: Base of the rotary frequencies.
-        rope_scaling: None, or Llama 3's scaling.
-        tie_word_embeddings: Whether the head's weight is the embedding.
-        attention_bias: Whether queries, keys and values have biases.
-        attention_output_bias: Whether attention's output has a bias.
-        mlp_bias: Whether the feed-forward products have biases.
-        qk_norm: Whether each query and key head is normalised (Qwen3).
-        max_length: Positions that the network was made for; None where it is not said.
-        initializer_range: Standard deviation of random weights.
-
-    Raises:
-        ValueError: A size is not positive, heads do not divide, or `head_dim` is odd.
-    """
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rms_norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
-    rope_scaling: Llama3RopeScaling | None = None
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    attention_output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    max_length: int | None = None
-    initializer_range: float = 0.02
-
-    def __post_init__(self):
-        sizes = (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_layers",
-            "num_heads",
-            "num_kv_heads",
-            "head_dim",
-        )
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1.")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: "
-                "each key and value head serves equally many query heads."
-            )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim}: rotary embedding turns pairs of features, so it must be even.")
-
-    @property
-    def family(self) -> str:
-        """The `model_type` whose mathematics this is.
-
-        Raises:
-            ValueError: No family has this combination of biases and norms.
-        """
-        biases = (self.attention_bias, self.attention_output_bias, self.mlp_bias)
-        if self.qk_norm and biases in ((False, False, False), (True, True, False)):
-            return "qwen3"
-        if not self.qk_norm and biases == (True, False, False):
-            return "qwen2"
-        if not self.qk_norm and self.attention_bias == self.attention_output_bias:
-            return "llama"
-        raise ValueError(
-            f"attention_bias, attention_output_bias, mlp_bias = {biases} with qk_norm={self.qk_norm} is none of "
-            f"{FAMILIES}, so it has no config.json."
-        )
-
-    def to_hugging_face(self) -> dict[str, Any]:
-        """A `config.json` that transformers 4 and 5 read.
-
-        Raises:
-            ValueError: No family has this combination of biases and norms.
-        """
-        family = self.family
-        written: dict[str, Any] = {
-            "architectures": [{"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[family] + "ForCausalLM"],
-            "model_type": family,
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "hidden_act": "silu",
-            "rms_norm_eps": self.rms_norm_eps,
-            "rope_theta": self.rope_theta,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "initializer_range": self.initializer_range,
-        }
-        if self.max_length is not None:
-            written["max_position_embeddings"] = self.max_length
-        if family != "qwen2":
-            written["attention_bias"] = self.attention_bias
-        if family == "llama":
-            written["mlp_bias"] = self.mlp_bias
-        if self.rope_scaling is not None:
-            written["rope_scaling"] = {
-                "rope_type": "llama3",
-                "factor": self.rope_scaling.factor,
-                "low_freq_factor": self.rope_scaling.low_freq_factor,
-                "high_freq_factor": self.rope_scaling.high_freq_factor,
-                "original_max_position_embeddings": self.rope_scaling.original_max_length,
-            }
-        return written
-
-
-def from_hugging_face(config: Mapping[str, Any]) -> TransformerConfig:
-    """The constants of a network from its `config.json`, in the form of transformers 4 or 5.
-
-    Args:
-        config: The file's dict.
+def read(config: Mapping[str, Any], family: Family) -> TransformerConfig:
+    """The constants of a network of this family.
 
     Raises:
         ValueError: A key is missing, or would change the mathematics in a way that is not implemented.
     """
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        raise ValueError(f"model_type={family!r} is not implemented; supported: {', '.join(FAMILIES)}.")
     _refuse_unknown(config, family)
     missing = [key for key in _REQUIRED if config.get(key) is None]
     if missing:
         raise ValueError(f"The config lacks {', '.join(missing)}.")
     num_heads = config["num_attention_heads"]
     theta, scaling = _read_rope(config)
-    bias = bool(config.get("attention_bias"))
-    return TransformerConfig(
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=num_heads,
-        num_kv_heads=_get(config, "num_key_value_heads", num_heads),
-        head_dim=_get(config, "head_dim", 128 if family == "qwen3" else config["hidden_size"] // num_heads),
-        rms_norm_eps=float(_get(config, "rms_norm_eps", 1e-6)),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        tie_word_embeddings=bool(config.get("tie_word_embeddings")),
-        attention_bias=bias or family == "qwen2",
-        attention_output_bias=bias,
-        mlp_bias=bool(config.get("mlp_bias")),
-        qk_norm=family == "qwen3",
-        max_length=config.get("max_position_embeddings"),
-        initializer_range=float(_get(config, "initializer_range", 0.02)),
-    )
+    common = {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": config["hidden_size"],
+        "intermediate_size": config["intermediate_size"],
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": num_heads,
+        "num_kv_heads": given(config, "num_key_value_heads", num_heads),
+        "head_dim": given(config, "head_dim", config["hidden_size"] // num_heads),
+        "rms_norm_eps": float(given(config, "rms_norm_eps", 1e-6)),
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings")),
+        "max_length": config.get("max_position_embeddings"),
+        "initializer_range": float(given(config, "initializer_range", 0.02)),
+    }
+    return TransformerConfig(**{**common, **family.fields(config)})
+
+
+def written(config: TransformerConfig, family: Family) -> dict[str, Any]:
+    """The `config.json` of a network of this family, which transformers 4 and 5 read."""
+    entries: dict[str, Any] = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_theta,
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "initializer_range": config.initializer_range,
+    }
+    if config.max_length is not None:
+        entries["max_position_embeddings"] = config.max_length
+    entries |= family.keys(config)
+    if config.rope_scaling is not None:
+        entries["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": config.rope_scaling.factor,
+            "low_freq_factor": config.rope_scaling.low_freq_factor,
+            "high_freq_factor": config.rope_scaling.high_freq_factor,
+            "original_max_position_embeddings": config.rope_scaling.original_max_length,
+        }
+    return entries
+
+
+def given(config: Mapping[str, Any], key: str, otherwise: Any) -> Any:
+    """The value of a key, or `otherwise` where it is absent or null."""
+    value = config.get(key)
+    return otherwise if value is None else value
 
 
 _REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -208,14 +118,7 @@ _UNDERSTOOD = frozenset(_REQUIRED) | {
     "initializer_range",
 }
 
-_UNDERSTOOD_OF_FAMILY = {
-    "llama": frozenset({"attention_bias", "mlp_bias"}),
-    "qwen2": frozenset(),
-    "qwen3": frozenset({"attention_bias"}),
-}
-
-# Bookkeeping, training, or the shape of transformers' own outputs. A sliding window is not in use in Qwen while
-# use_sliding_window is false, which is checked below.
+# Bookkeeping, training, or the shape of transformers' own outputs.
 _HARMLESS = frozenset(
     [
         "architectures",
@@ -247,11 +150,6 @@ _HARMLESS = frozenset(
         "chunk_size_feed_forward",
     ]
 )
-_HARMLESS_OF_FAMILY = {
-    "llama": frozenset(),
-    "qwen2": frozenset({"sliding_window", "max_window_layers"}),
-    "qwen3": frozenset({"sliding_window", "max_window_layers"}),
-}
 
 # Keys that change the mathematics at any other value than these.
 _ONLY: dict[str, tuple[Any, ...]] = {
@@ -274,8 +172,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _refuse_unknown(config: Mapping[str, Any], family: str):
-    understood = _UNDERSTOOD | _UNDERSTOOD_OF_FAMILY[family] | _HARMLESS | _HARMLESS_OF_FAMILY[family]
+def _refuse_unknown(config: Mapping[str, Any], family: Family) -> None:
+    understood = _UNDERSTOOD | family.understood | _HARMLESS | family.harmless
     for key, value in config.items():
         if key in understood:
             continue
@@ -286,12 +184,12 @@ def _refuse_unknown(config: Mapping[str, Any], family: str):
                 )
         elif key not in _ONLY:
             raise ValueError(
-                f"{key}={value!r} is not a key of a {family} config that is understood, and it may change the "
-                "mathematics. Remove it if it does not."
+                f"{key}={value!r} is not a key of a {family.model_type} config that is understood, and it may change "
+                "the mathematics. Remove it if it does not."
             )
         elif value not in _ONLY[key]:
             allowed = " or ".join(repr(allowed) for allowed in _ONLY[key])
-            raise ValueError(f"{key}={value!r} is not implemented for {family}; supported: {allowed}.")
+            raise ValueError(f"{key}={value!r} is not implemented for {family.model_type}; supported: {allowed}.")
 
 
 _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -300,11 +198,11 @@ _LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_p
 def _read_rope(config: Mapping[str, Any]) -> tuple[float, Llama3RopeScaling | None]:
     """Theta and scaling: transformers 5 writes both under `rope_parameters`, transformers 4 under two keys."""
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    theta = float(_get(rope, "rope_theta", _get(config, "rope_theta", 10000.0)))
-    kind = _get(rope, "rope_type", _get(rope, "type", "default"))
+    theta = float(given(rope, "rope_theta", given(config, "rope_theta", 10000.0)))
+    kind = given(rope, "rope_type", given(rope, "type", "default"))
     if kind not in ("default", "llama3"):
         raise ValueError(f"rope_type={kind!r} is not implemented; supported: 'default', 'llama3'.")
-    if _get(rope, "partial_rotary_factor", 1) != 1:
+    if given(rope, "partial_rotary_factor", 1) != 1:
         raise ValueError(f"partial_rotary_factor={rope['partial_rotary_factor']!r} is not implemented; supported: 1.")
     known = ("rope_theta", "rope_type", "type", "partial_rotary_factor", *(_LLAMA3_KEYS if kind == "llama3" else ()))
     for key, value in rope.items():
@@ -312,7 +210,7 @@ def _read_rope(config: Mapping[str, Any]) -> tuple[float, Llama3RopeScaling | No
             raise ValueError(f"{key}={value!r} is not understood among the parameters of rope_type {kind!r}.")
     if kind == "default":
         return theta, None
-    original = _get(rope, "original_max_position_embeddings", config.get("max_position_embeddings"))
+    original = given(rope, "original_max_position_embeddings", config.get("max_position_embeddings"))
     missing = [key for key in _LLAMA3_KEYS[:3] if rope.get(key) is None]
     if missing or original is None:
         missing += ["original_max_position_embeddings"] if original is None else []
@@ -324,9 +222,3 @@ def _read_rope(config: Mapping[str, Any]) -> tuple[float, Llama3RopeScaling | No
         original_max_length=int(original),
     )
     return theta, scaling
-
-
-def _get(config: Mapping[str, Any], key: str, otherwise: Any) -> Any:
-    """The value of a key, or `otherwise` where it is absent or null."""
-    value = config.get(key)
-    return otherwise if value is None else value

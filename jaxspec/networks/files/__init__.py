@@ -1,4 +1,8 @@
-"""Files of weights: Hugging Face folders and GGUF, read into parameters.
+"""Files of weights, read into parameters: Hugging Face folders (`folder`), GGUF files (`gguf_file`), from the hub.
 
-Reads `families` and the transformer; `networks` exports `load`, `load_tokenizer` and `save`.
+Reads `families` and the transformer; `networks` imports it and exports its names, `mlp` reads safetensors with it.
 """
+
+from jaxspec.networks.files.loading import load, load_tokenizer, save
+
+__all__ = ["load", "load_tokenizer", "save"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec.networks.families.common import Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.families import FAMILIES, Llama3RopeScaling, TransformerConfig, from_hugging_face
 from jaxspec.networks.files.folder import Tensor, checkpoint_name
 from jaxspec.networks.layers import inverse_frequencies
 
@@ -82,7 +82,8 @@ def read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise ValueError(f"{file}: {architecture}.{name}={own[name]} is not the head size {parsed.head_dim}.")
     if "rope_freqs.weight" in stored:
         config["rope_scaling"] = _rope_scaling(file, parsed, _dequantise(stored.pop("rope_freqs.weight")))
-    heads = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads} if architecture == "llama" else {}
+    is_interleaved = FAMILIES[architecture].has_interleaved_rows
+    heads = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads} if is_interleaved else {}
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
         shape = tuple(int(size) for size in reversed(tensor.shape))

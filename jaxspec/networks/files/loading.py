@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Params
-from jaxspec.networks.families.common import from_hugging_face
+from jaxspec.networks.families import from_hugging_face, to_hugging_face
 from jaxspec.networks.files.folder import CONFIG, INDEX, WEIGHTS, Tensor, checkpoint_name, read_folder
 from jaxspec.networks.files.gguf_file import read_gguf, read_gguf_tokenizer
 from jaxspec.networks.transformer import Transformer
@@ -59,7 +59,7 @@ def save(folder: str | Path, model: Transformer, params: Params, dtype: str | No
     from safetensors.numpy import save_file
 
     dtype = dtype or model.dtype
-    config = {**model.config.to_hugging_face(), "dtype": dtype}
+    config = {**to_hugging_face(model.config), "dtype": dtype}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = jax.tree.map(lambda leaf: np.asarray(leaf.astype(dtype)), model.unstack(params))

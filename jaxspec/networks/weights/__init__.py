@@ -1,4 +1,8 @@
-"""How weights lie in memory, and the products that read them.
+"""How weights lie in memory (`memory`), and the products that read them (`products`).
 
 Reads `base` alone; the layers import it.
 """
+
+from jaxspec.networks.weights.memory import distinct, packed
+
+__all__ = ["distinct", "packed"]

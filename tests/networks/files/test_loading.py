@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from test_transformer import FAMILIES, TOKENS, build, prefill, random_checkpoint
 from transformers import AutoConfig
 
-from jaxspec.networks import Llama3RopeScaling, from_hugging_face, load, load_tokenizer, save
+from jaxspec.networks import Llama3RopeScaling, from_hugging_face, load, load_tokenizer, save, to_hugging_face
 
 # ---- configs ----
 
@@ -23,13 +23,13 @@ from jaxspec.networks import Llama3RopeScaling, from_hugging_face, load, load_to
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_config_survives_the_way_to_hugging_face_and_back(family):
     config = from_hugging_face(FAMILIES[family])
-    assert from_hugging_face(config.to_hugging_face()) == config
+    assert from_hugging_face(to_hugging_face(config)) == config
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_reads_our_config_and_we_read_its(family):
     config = from_hugging_face(FAMILIES[family])
-    written = config.to_hugging_face()
+    written = to_hugging_face(config)
     theirs = AutoConfig.for_model(**written)
     assert from_hugging_face(theirs.to_dict()) == config
     assert from_hugging_face(theirs.to_diff_dict() | {"model_type": written["model_type"]}) == config
