@@ -1,25 +1,23 @@
-"""Closed forms: what chains, overlap, trees and forks give before, or from little, measurement.
+"""Closed forms: what chains, overlap, the best lengths of both, trees and forks (`renewal`) give before measurement.
 
-Reads `profiles`' checks alone; `plan.ranking`, training and scripts import it.
+Reads `profiles`' checks alone; `plan.ranking`, training, studies and scripts import it.
 """
 
-from jaxspec.plan.theory.overlap import (
-    Best,
+from jaxspec.plan.theory.chains import (
     accepted_pmf,
-    best_chain,
-    best_overlap,
-    chain_region,
     chain_rollback,
     chain_speedup,
     chain_time,
     chain_tokens,
     expected_accepted,
+)
+from jaxspec.plan.theory.lengths import Best, best_chain, best_overlap, chain_region, overlap_threshold
+from jaxspec.plan.theory.overlap import (
     ideal_time,
     overlap_post_share,
     overlap_rollback,
     overlap_rollback_all,
     overlap_speedup,
-    overlap_threshold,
     overlap_time,
     overlap_tokens,
     overlap_tokens_limit,
