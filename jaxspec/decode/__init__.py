@@ -1,4 +1,7 @@
-"""Decoding methods, each a frozen dataclass with `init` and `round`, and the loop that runs them."""
+"""Decoding methods, each a frozen dataclass with `init` and `round`, and the loop that runs them.
+
+Reads `verify`, `sampling`, `cache` and `tree`, never a network; measurement and all above import it.
+"""
 
 from jaxspec.decode.branches.decoder import pearl, specbranch
 from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
