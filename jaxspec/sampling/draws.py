@@ -1,5 +1,6 @@
 """Draws from a distribution, and the largest of many values: exact, in two levels over the vocabulary, for one row."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ def distribution(logits: jax.Array) -> jax.Array:
     Draws and tests read this same array, so that a token which the draw takes for impossible is impossible to the
     test as well.
     """
+    _check_row(logits)
     probs = jax.nn.softmax(logits.astype(jnp.float32))
     return jnp.where(probs < jnp.finfo(jnp.float32).tiny, 0.0, probs)
 
@@ -28,6 +30,7 @@ def draw(key: jax.Array, weights: jax.Array) -> jax.Array:
     with 23 bits: exact but for float32 rounding of the sums. A block whose share lies below 2^-23 is drawn with an
     error of that size; inside a block shares of the block down to 2^-23 are told apart. Zero weights are never drawn.
     """
+    _check_row(weights)
     uniforms = jax.random.uniform(key, (2,))
     blocks = _blocks(weights, 0.0)
     block = _invert(uniforms[0], blocks.sum(axis=1))
@@ -71,6 +74,7 @@ def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 
     In two levels: the k largest must lie in the k blocks with the largest maxima, lower block first among equals.
     """
+    _check_row(values)
     blocks = _blocks(values, -jnp.inf)
     if count >= blocks.shape[0]:
         return jax.lax.top_k(values, count)
@@ -82,6 +86,12 @@ def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 def argmax(values: jax.Array) -> jax.Array:
     """`[]` int32 index of the largest of `[V]` values, the lowest among equals."""
     return top_k(values, 1)[1][0]
+
+
+def _check_row(values: jax.Array) -> None:
+    """Logits, weights or probabilities are those of one row; checked while a program is traced."""
+    chex.assert_rank(values, 1, custom_message="draws read one row; vmap them over a batch")
+    chex.assert_type(values, float)
 
 
 def _given_best(noisy: jax.Array, best: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ functions are written for one row and work in float32 whatever the network's dty
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +23,11 @@ def adjust(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -
         options: The row's options.
         logits: `[V]`, or `[len(ids)]` where they are those of some tokens only.
         ids: The tokens that the logits belong to; None: all, in order.
+
+    Raises:
+        AssertionError: Logits or options of more than one row, or of another vocabulary than the bias.
     """
+    _check_row(options, logits, ids)
     logits = logits.astype(jnp.float32)
     if options.bias is None:
         return logits
@@ -56,6 +61,19 @@ def draft_logits(options: Options, logits: jax.Array, ids: np.ndarray | None = N
 def temper_draft(options: Options, logits: jax.Array) -> jax.Array:
     """`[V]` adjusted draft logits over the draft's temperature, where that is not 0."""
     return logits if options.draft_temperature is None else _temper(logits, options.draft_temperature)
+
+
+def _check_row(options: Options, logits: jax.Array, ids: np.ndarray | None) -> None:
+    """Checks shapes and types of one row while a program is traced; the program does not contain it."""
+    chex.assert_rank(logits, 1, custom_message="the pipeline reads one row; vmap it over a batch")
+    chex.assert_type(logits, float)
+    if ids is not None:
+        chex.assert_shape(logits, (len(ids),))
+    elif options.bias is not None:
+        chex.assert_shape(options.bias, logits.shape)
+    for value in options._replace(bias=None):
+        if value is not None:
+            chex.assert_rank(value, 0, custom_message="options of one row; vmap over a batch's")
 
 
 def _temper(logits: jax.Array, temperature: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +22,7 @@ def output_distribution(rule: Rule | str, target_probs: object, draft_probs: obj
 
     Raises:
         ValueError: Something that is not a pair of distributions over the same tokens, or a count out of range.
+        AssertionError: The rule returns other shapes than `Rule.outcome` says.
     """
     chosen = RULES[rule] if isinstance(rule, str) else rule
     target, draft = _distribution("target_probs", target_probs), _distribution("draft_probs", draft_probs)
@@ -31,6 +33,8 @@ def output_distribution(rule: Rule | str, target_probs: object, draft_probs: obj
     proposals = list(chosen.draws(draft, count))
     children = jnp.asarray([tokens for tokens, _ in proposals], jnp.int32)
     accept, residual = _outcomes(chosen, jnp.asarray(target, jnp.float32), jnp.asarray(draft, jnp.float32), children)
+    chex.assert_shape(accept, (len(proposals), count))  # what a rule of the user's own returns
+    chex.assert_shape(residual, (len(proposals), len(target)))
     law = np.zeros(len(target))
     for (tokens, probability), accepts, rest in zip(
         proposals, np.asarray(accept, float), np.asarray(residual, float), strict=True

@@ -9,9 +9,12 @@ tests enumerate is what runs.
 from collections.abc import Iterator
 from typing import Protocol
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+ONE_POSITION = "a rule reads one position; vmap it over several"
 
 
 class Rule(Protocol):
@@ -55,9 +58,31 @@ def draw_outcome(key: jax.Array, accept: jax.Array) -> tuple[jax.Array, jax.Arra
 
     The test is strict, so that a uniform of exactly 0 accepts no child of probability 0.
     """
+    chex.assert_rank(accept, 1, custom_message=ONE_POSITION)
+    chex.assert_type(accept, float)
     below = jax.random.uniform(key) < jnp.cumsum(accept)
     is_hit = below & (accept > 0)
     return jnp.argmax(is_hit).astype(jnp.int32), is_hit.any()
+
+
+def check_position(
+    target_probs: jax.Array,
+    draft_probs: jax.Array,
+    children: jax.Array,
+    active: jax.Array,
+    support: jax.Array | None = None,
+) -> None:
+    """Checks the arguments of `Rule.outcome` while a program is traced; the program does not contain it.
+
+    Raises:
+        AssertionError: A shape or a type other than `Rule.outcome` says.
+    """
+    chex.assert_rank([target_probs, children], 1, custom_message=ONE_POSITION)
+    over_vocabulary = [target_probs, draft_probs] if support is None else [target_probs, draft_probs, support]
+    chex.assert_equal_shape(over_vocabulary, custom_message="target_probs, draft_probs and support are [V]")
+    chex.assert_equal_shape([children, active], custom_message="children and active are [C]")
+    types = [jnp.float32, jnp.float32, bool][: len(over_vocabulary)]
+    chex.assert_type([*over_vocabulary, children, active], [*types, int, bool])
 
 
 def repeats(children: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec import sampling
-from jaxspec.verify.rule import normalised, repeats
+from jaxspec.verify.rule import check_position, normalised, repeats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TopK:
         active: jax.Array,
         support: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        del draft_probs, support
+        check_position(target_probs, draft_probs, children, active, support)
         accept = jnp.where(active & ~repeats(children), target_probs[children], 0.0)  # a repeated child counts once
         rest = target_probs.at[children].multiply(jnp.where(active, 0.0, 1.0))
         return accept, normalised(rest, rest.sum(), target_probs)

@@ -252,3 +252,26 @@ def test_top_k_equals_the_plain_one(size, count):
 
 
 _top_k = functools.partial(jax.jit, static_argnums=1)(sampling.top_k)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: sampling.target_distribution(row_options(4), jnp.zeros((2, 4))), "one row"),
+        (lambda: sampling.target_distribution(row_options(4), jnp.zeros(4, jnp.int32)), "assert_type"),
+        (lambda: sampling.target_distribution(row_options(5, bias={1: 2.0}), jnp.zeros(4)), "assert_shape"),
+        (lambda: sampling.adjust(Options(), jnp.zeros(4), np.array([0, 2])), "assert_shape"),
+        (
+            lambda: sampling.target_distribution(sampling.options(Sampling(1.0), None, 2, 4), jnp.zeros(4)),
+            "one row",  # a batch's options, not a row's
+        ),
+        (lambda: sampling.distribution(jnp.zeros((2, 4))), "one row"),
+        (lambda: sampling.draw(jax.random.key(0), jnp.ones((2, 4))), "one row"),
+        (lambda: sampling.draw_without_replacement(jax.random.key(0), jnp.ones((2, 4)), 1), "one row"),
+        (lambda: sampling.top_k(jnp.ones((2, 4)), 1), "one row"),
+        (lambda: sampling.argmax(jnp.array([1, 2])), "assert_type"),
+    ],
+)
+def test_shapes_and_types_are_those_of_one_row(function, message):
+    with pytest.raises(AssertionError, match=message):
+        jax.eval_shape(function)

@@ -1,6 +1,8 @@
 """The rules at one position: worked numbers, the literal twins, and exactness by enumeration."""
 
 import functools
+import importlib
+import pkgutil
 
 import checks
 import jax
@@ -137,9 +139,37 @@ def positions(draw):
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(positions())
 def test_rules_are_exact(position):
-    target, draft, count = position
+    assert_rules_are_exact(*position)
+
+
+def assert_rules_are_exact(target, draft, count):
     for rule in verify.RULES.values():
         checks.assert_rule_is_exact(rule, target, draft, count)
+
+
+class TestTheTable:
+    """A rule is a file in `verify` and a line in `RULES`; then it has a name and is enumerated."""
+
+    def test_a_new_rule_is_enumerated(self, monkeypatch):
+        class Hasty(verify.TopK):
+            """Accepts whatever it proposes."""
+
+            def outcome(self, target_probs, draft_probs, children, active, support=None):
+                _, rest = super().outcome(target_probs, draft_probs, children, active, support)
+                return jnp.zeros(children.shape).at[0].set(1.0), rest
+
+        assert_rules_are_exact(FALLING, RISING, 2)
+        monkeypatch.setitem(verify.RULES, "hasty", Hasty())
+        np.testing.assert_allclose(verify.output_distribution("hasty", FALLING, RISING, 2), (0, 0, 0, 1), atol=1e-6)
+        with pytest.raises(AssertionError):
+            assert_rules_are_exact(FALLING, RISING, 2)
+
+    def test_no_file_is_forgotten(self):
+        modules = [
+            importlib.import_module(f"jaxspec.verify.{one.name}") for one in pkgutil.iter_modules(verify.__path__)
+        ]
+        values = [value for module in modules for value in vars(module).values() if hasattr(value, "outcome")]
+        assert {rule for rule in values if not isinstance(rule, type)} == set(verify.RULES.values())
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
@@ -275,6 +305,61 @@ class TestOutputDistribution:
     def test_refuses(self, target, draft, count, message):
         with pytest.raises(ValueError, match=message):
             verify.output_distribution("sequoia", target, draft, count)
+
+
+class TestArguments:
+    """Shapes and types are checked while a program is traced, plain, vmapped or jitted."""
+
+    ARGUMENTS = (
+        jnp.asarray(FALLING, jnp.float32),
+        jnp.asarray(RISING, jnp.float32),
+        jnp.array([2, 3], jnp.int32),
+        jnp.ones(2, bool),
+    )
+
+    @pytest.mark.parametrize("rule", verify.RULES.values(), ids=verify.RULES)
+    @pytest.mark.parametrize(
+        ("place", "wrong", "message"),
+        [
+            (0, jnp.zeros((2, 4)), "one position"),
+            (1, jnp.zeros(3), "assert_equal_shape"),
+            (1, jnp.zeros(4, jnp.bfloat16), "assert_type"),
+            (2, jnp.zeros(2), "assert_type"),
+            (3, jnp.zeros(3, bool), "assert_equal_shape"),
+            (3, jnp.zeros(2, jnp.int32), "assert_type"),
+            (4, jnp.zeros(3, bool), "assert_equal_shape"),
+        ],
+    )
+    def test_are_of_one_position(self, rule, place, wrong, message):
+        arguments = [*self.ARGUMENTS, None]
+        arguments[place] = wrong
+        with pytest.raises(AssertionError, match=message):
+            jax.eval_shape(rule.outcome, *arguments)
+
+    @pytest.mark.parametrize("rule", verify.RULES.values(), ids=verify.RULES)
+    def test_may_be_mapped(self, rule):
+        several = [jnp.stack([value] * 3) for value in self.ARGUMENTS]
+        accept, rest = jax.eval_shape(jax.vmap(rule.outcome), *several)
+        assert (accept.shape, rest.shape) == ((3, 2), (3, 4))
+        with pytest.raises(AssertionError, match="one position"):
+            jax.eval_shape(rule.outcome, *several)
+        with pytest.raises(AssertionError, match="one row"):
+            rule.propose(jax.random.key(0), several[0], 2)
+
+    def test_draw_outcome_reads_one_position(self):
+        with pytest.raises(AssertionError, match="one position"):
+            verify.draw_outcome(jax.random.key(0), jnp.zeros((3, 2)))
+
+    def test_a_rule_that_returns_other_shapes(self):
+        class Flat(verify.TopK):
+            """Returns one number for all children."""
+
+            def outcome(self, target_probs, draft_probs, children, active, support=None):
+                accept, rest = super().outcome(target_probs, draft_probs, children, active, support)
+                return accept.sum(), rest
+
+        with pytest.raises(AssertionError, match="assert_shape"):
+            verify.output_distribution(Flat(), FALLING, RISING, 2)
 
 
 def test_a_child_that_is_not_there_may_be_a_token_that_the_draft_lacks():
