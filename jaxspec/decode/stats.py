@@ -1,5 +1,10 @@
-"""What rounds add up to: counts inside the compiled loop, and the measures that are read from them."""
+"""What rounds add up to: counts inside the compiled loop, and the measures that are read from them.
 
+A new measure is a line of `MEASURES`: `Stats`, the summary in JSON and the benchmark's tables read that one table.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -75,8 +80,50 @@ def add(counts: Counts, info: Info) -> Counts:
     )
 
 
+class Measure(NamedTuple):
+    """One measure.
+
+    Attributes:
+        of: Its value, from what it is read from.
+        label: Of its row in tables.
+        digits: Behind the point there.
+        nothing: In place of the value where there is nothing to read it from.
+    """
+
+    of: Callable[[Any], Any]
+    label: str
+    digits: int
+    nothing: Any = float("nan")
+
+
+MEASURES: Mapping[str, Measure] = MappingProxyType(
+    {
+        # Emitted tokens a round, the correction or bonus token among them.
+        "tokens_per_round": Measure(lambda counts: _ratio(counts.emitted, counts.rounds), "tokens a round", 2),
+        "accepted_per_round": Measure(lambda counts: _ratio(counts.accepted, counts.rounds), "accepted a round", 2),
+        # Between two rejections (the M of the papers); all accepted tokens where there was none.
+        "mean_accepted_run": Measure(
+            lambda counts: _ratio(counts.accepted, np.maximum(counts.rejections, 1)), "accepted run", 2
+        ),
+        # `[…, C]` mean acceptance probability by child rank, over all tested nodes.
+        "acceptance": Measure(lambda counts: _by_rank(counts), "acceptance by rank", 2, nothing=()),
+        # Share of the draft tokens on the verified path that were not committed.
+        "rollback_path": Measure(
+            lambda counts: _ratio(counts.path_rolled_back, counts.path_drafted), "rollback, path", 2
+        ),
+        # Share of all draft tokens that were not committed.
+        "rollback_all": Measure(
+            lambda counts: _ratio(np.subtract(counts.drafted, counts.accepted), counts.drafted), "rollback, all", 2
+        ),
+    }
+)
+"""The measures by name, each read from `Counts`."""
+
+
 class Stats(NamedTuple):
     """The measures of a generation, each `[B]`, or one for all where taken from `total()`.
+
+    Every name of `MEASURES` is an attribute.
 
     Attributes:
         counts: The sums that they are read from, as numpy arrays.
@@ -84,47 +131,21 @@ class Stats(NamedTuple):
 
     counts: Counts
 
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name not in MEASURES:
+            raise AttributeError(f"Stats has no {name!r}; the measures are {', '.join(MEASURES)}.")
+        return MEASURES[name].of(self.counts)
+
     @property
     def rounds(self) -> np.ndarray:
         """Rounds, each one forward of the target."""
         return np.asarray(self.counts.rounds)
 
     @property
-    def tokens_per_round(self) -> np.ndarray:
-        """Emitted tokens a round, the correction or bonus token among them."""
-        return _ratio(self.counts.emitted, self.counts.rounds)
-
-    @property
-    def accepted_per_round(self) -> np.ndarray:
-        """Accepted draft tokens a round."""
-        return _ratio(self.counts.accepted, self.counts.rounds)
-
-    @property
-    def mean_accepted_run(self) -> np.ndarray:
-        """Draft tokens accepted between two rejections (the M of the papers); all of them where there was none."""
-        return _ratio(self.counts.accepted, np.maximum(self.counts.rejections, 1))
-
-    @property
-    def rollback_path(self) -> np.ndarray:
-        """Share of the draft tokens on the verified path that were not committed."""
-        return _ratio(self.counts.path_rolled_back, self.counts.path_drafted)
-
-    @property
-    def rollback_all(self) -> np.ndarray:
-        """Share of all draft tokens that were not committed."""
-        return _ratio(np.asarray(self.counts.drafted) - np.asarray(self.counts.accepted), self.counts.drafted)
-
-    @property
     def tally(self) -> dict[str, np.ndarray]:
         """What the method counts beside, by name; empty for most."""
         tally = self.counts.tally
         return {name: np.asarray(value) for name, value in tally._asdict().items()} if tally else {}
-
-    @property
-    def acceptance(self) -> np.ndarray:
-        """`[…, C]` mean acceptance probability by child rank, over all tested nodes."""
-        visits = np.asarray(self.counts.visits).sum(axis=-1, keepdims=True)
-        return _ratio(np.asarray(self.counts.accept).sum(axis=-2), visits)
 
     @property
     def conditional_acceptance(self) -> np.ndarray:
@@ -150,15 +171,15 @@ class Stats(NamedTuple):
             "rounds": int(total.rounds),
             "tokens": int(total.counts.emitted),
             "drafted": int(total.counts.drafted),
-            "tokens_per_round": float(total.tokens_per_round),
-            "accepted_per_round": float(total.accepted_per_round),
-            "mean_accepted_run": float(total.mean_accepted_run),
-            "rollback_path": float(total.rollback_path),
-            "rollback_all": float(total.rollback_all),
-            "acceptance": [float(value) for value in total.acceptance],
+            **{name: measure.of(total.counts).tolist() for name, measure in MEASURES.items()},
             "accepted_lengths": [int(value) for value in np.asarray(total.counts.accepted_lengths)],
             **({"tally": tally} if tally else {}),
         }
+
+
+def _by_rank(counts: Counts) -> np.ndarray:
+    visits = np.asarray(counts.visits).sum(axis=-1, keepdims=True)
+    return _ratio(np.asarray(counts.accept).sum(axis=-2), visits)
 
 
 def _ratio(part: object, whole: object) -> np.ndarray:

@@ -2,13 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxspec.decode import Stats
+from jaxspec.decode import stats as counted
+from jaxspec.decode.stats import Measure
 
 BASELINE = "autoregressive"
 """The method that every speedup is over: this library's own plain decoding."""
@@ -66,45 +69,75 @@ class Spread(NamedTuple):
     third_quartile: float
 
 
-class Measures(NamedTuple):
-    """The measures of a method; those that count rounds are NaN (`acceptance` empty) for a peer.
+class Timed(NamedTuple):
+    """What the measures of a method are read from.
 
     Attributes:
-        tokens_per_second: Emitted tokens over seconds, of all generations.
-        speedup: Over `BASELINE`: the median over prompts of the ratio of seconds per token.
-        speedup_spread: Its first and third quartile.
-        decode_speedup: The same of the rounds behind the first alone, without the prompt's reading, which is the same
-            for all: what a plan predicts.
-        tokens_per_round: As `decode.Stats`, like the next five.
-        accepted_per_round: Draft tokens accepted a round.
-        mean_accepted_run: Draft tokens accepted between two rejections.
-        acceptance: By child rank.
-        rollback_path: Share of the draft tokens on the verified path that were not committed.
-        rollback_all: Share of all draft tokens that were not committed.
-        draft_ms: Milliseconds of a round's draft forwards, measured alone.
-        verify_ms: Milliseconds of its target forward, measured alone.
-        overhead_ms: What is left of a round's milliseconds (see `round_ms`); it may fall below 0 within the noise.
-        first_ms: Milliseconds until a prompt is read and the first round done, the median.
-        tokens: Emitted tokens of all generations.
-        seconds: Of all generations.
+        samples: Its generations.
+        stats: Of all of them together; None for a peer, which counts no rounds.
+        steps: Its forwards.
+        ratio: How many times as fast as `BASELINE` it decodes, prompt by prompt.
+        decode_ratio: The median of the same of the rounds behind the first alone.
     """
 
-    tokens_per_second: float
-    speedup: float
-    speedup_spread: tuple[float, float]
-    decode_speedup: float
-    tokens_per_round: float
-    accepted_per_round: float
-    mean_accepted_run: float
-    acceptance: tuple[float, ...]
-    rollback_path: float
-    rollback_all: float
-    draft_ms: float
-    verify_ms: float
-    overhead_ms: float
-    first_ms: float
-    tokens: int
-    seconds: float
+    samples: Sequence[Sample]
+    stats: Stats | None
+    steps: Steps
+    ratio: Spread
+    decode_ratio: float
+
+    @property
+    def tokens(self) -> int:
+        """Emitted tokens of all generations."""
+        return sum(len(sample.output.tokens) for sample in self.samples)
+
+    @property
+    def seconds(self) -> float:
+        """Of all generations."""
+        return sum(sample.seconds for sample in self.samples)
+
+    @property
+    def overhead_ms(self) -> float:
+        """What is left of a round's milliseconds; it may fall below 0 within the noise."""
+        return _median(map(round_ms, self.samples)) - self.steps.draft_ms - self.steps.verify_ms
+
+    @property
+    def first_ms(self) -> float:
+        """Milliseconds until a prompt is read and the first round done, the median."""
+        return statistics.median(sample.first_seconds for sample in self.samples) * 1000
+
+
+def _of_counts(measure: Measure) -> Callable[[Timed], Any]:
+    """A measure that counts rounds, of what was timed."""
+
+    def of(timed: Timed) -> Any:
+        return measure.nothing if timed.stats is None else measure.of(timed.stats.counts).tolist()
+
+    return of
+
+
+MEASURES: Mapping[str, Measure] = MappingProxyType(
+    {
+        "tokens_per_second": Measure(lambda timed: timed.tokens / timed.seconds, "tokens/s", 1),
+        # Over `BASELINE`: the median over prompts of the ratio of seconds per token, and its first and third quartile.
+        "speedup": Measure(lambda timed: timed.ratio.median, "speedup", 2),
+        "speedup_spread": Measure(lambda timed: timed.ratio[1:], "middle half", 2),
+        # Without the prompt's reading, which is the same for all: what a plan predicts.
+        "decode_speedup": Measure(lambda timed: timed.decode_ratio, "speedup behind the prompt", 2),
+        **{name: measure._replace(of=_of_counts(measure)) for name, measure in counted.MEASURES.items()},
+        # A round's forwards, each measured alone, and what is left of its time.
+        "draft_ms": Measure(lambda timed: timed.steps.draft_ms, "draft, ms a round", 1),
+        "verify_ms": Measure(lambda timed: timed.steps.verify_ms, "verify, ms a round", 1),
+        "overhead_ms": Measure(lambda timed: timed.overhead_ms, "overhead, ms a round", 1),
+        "first_ms": Measure(lambda timed: timed.first_ms, "first round at, ms", 0),
+        "tokens": Measure(lambda timed: timed.tokens, "tokens", 0),
+        "seconds": Measure(lambda timed: timed.seconds, "seconds", 1),
+    }
+)
+"""The measures of a method by name, each read from `Timed`: those of time, and among them those that count rounds."""
+
+Measures = Mapping[str, Any]
+"""The values of `MEASURES` by name, as JSON has them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,32 +182,15 @@ class Report:
         return [repeats for repeats, own in rows if category in (None, own)]
 
     def _measures(self, name: str, category: str | None) -> Measures:
-        rows = self._of(name, category)
-        samples = [sample for repeats in rows for sample in repeats]
-        stats = _total([sample.output.stats for sample in samples])
-        tokens = sum(len(sample.output.tokens) for sample in samples)
-        seconds = sum(sample.seconds for sample in samples)
-        steps = self.steps.get(name, Steps(float("nan"), float("nan")))
-        speedup = self.ratio(name, category=category)
-        nothing = float("nan")
-        return Measures(
-            tokens_per_second=tokens / seconds,
-            speedup=speedup.median,
-            speedup_spread=speedup[1:],
-            decode_speedup=self.decode_ratio(name, category=category),
-            tokens_per_round=float(stats.tokens_per_round) if stats else nothing,
-            accepted_per_round=float(stats.accepted_per_round) if stats else nothing,
-            mean_accepted_run=float(stats.mean_accepted_run) if stats else nothing,
-            acceptance=tuple(stats.acceptance.tolist()) if stats else (),
-            rollback_path=float(stats.rollback_path) if stats else nothing,
-            rollback_all=float(stats.rollback_all) if stats else nothing,
-            draft_ms=steps.draft_ms,
-            verify_ms=steps.verify_ms,
-            overhead_ms=_median(map(round_ms, samples)) - steps.draft_ms - steps.verify_ms,
-            first_ms=statistics.median(sample.first_seconds for sample in samples) * 1000,
-            tokens=tokens,
-            seconds=seconds,
+        samples = [sample for repeats in self._of(name, category) for sample in repeats]
+        timed = Timed(
+            samples,
+            _total([sample.output.stats for sample in samples]),
+            self.steps.get(name, Steps(float("nan"), float("nan"))),
+            self.ratio(name, category=category),
+            self.decode_ratio(name, category=category),
         )
+        return {key: measure.of(timed) for key, measure in MEASURES.items()}
 
 
 def pairwise_ratios(own: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -203,7 +219,7 @@ def entries(report: Report, configs: Mapping[str, Mapping[str, Any]]) -> dict[st
     """`methods` and `by_category`, as entries for JSON: the measures of each method, with its `config`."""
 
     def of(measures: Mapping[str, Measures]) -> dict[str, Any]:
-        return {name: own._asdict() | {"config": configs[name]} for name, own in measures.items()}
+        return {name: dict(own) | {"config": configs[name]} for name, own in measures.items()}
 
     by_category = {category: of(measures) for category, measures in report.by_category().items()}
     return {"methods": of(report.measures()), "by_category": by_category}

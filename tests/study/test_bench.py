@@ -116,21 +116,21 @@ def test_measures_of_made_up_times(generation):
     report = Report(timed, ["qa", "qa", "code"], {BASELINE: Steps(0.0, 500.0), "fast": Steps(100.0, 50.0)})
     measures = report.measures()
     fast = measures["fast"]
-    assert measures[BASELINE].speedup == 1.0
-    assert measures[BASELINE].speedup_spread == (1.0, 1.0)
-    assert (fast.speedup, fast.speedup_spread) == (2.0, (1.5, pytest.approx(7 / 3)))
-    assert fast.tokens_per_second == pytest.approx(30 / 3.75)
-    assert (fast.tokens, fast.seconds, fast.first_ms) == (30, 3.75, 500.0)
-    assert (fast.tokens_per_round, fast.accepted_per_round, fast.acceptance) == (3.0, 2.0, (1.0,))
-    assert fast.overhead_ms == pytest.approx(500.0 - 150.0)  # two rounds in a second, of which half up to the first
-    assert measures[BASELINE].decode_speedup == 1.0
-    assert fast.decode_speedup == pytest.approx(3.0)  # 1.5 seconds to .5, 1.5 and .25: half a second is the prompt's
-    assert measures["peer"].speedup == 0.5
-    assert np.isnan(measures["peer"].decode_speedup)
-    assert np.isnan(measures["peer"].tokens_per_round)
+    assert measures[BASELINE]["speedup"] == 1.0
+    assert measures[BASELINE]["speedup_spread"] == (1.0, 1.0)
+    assert (fast["speedup"], fast["speedup_spread"]) == (2.0, (1.5, pytest.approx(7 / 3)))
+    assert fast["tokens_per_second"] == pytest.approx(30 / 3.75)
+    assert (fast["tokens"], fast["seconds"], fast["first_ms"]) == (30, 3.75, 500.0)
+    assert (fast["tokens_per_round"], fast["accepted_per_round"], fast["acceptance"]) == (3.0, 2.0, [1.0])
+    assert fast["overhead_ms"] == pytest.approx(500.0 - 150.0)  # two rounds in a second, of which half up to the first
+    assert measures[BASELINE]["decode_speedup"] == 1.0
+    assert fast["decode_speedup"] == pytest.approx(3.0)  # 1.5 seconds to .5, 1.5 and .25: half a second is the prompt's
+    assert measures["peer"]["speedup"] == 0.5
+    assert np.isnan(measures["peer"]["decode_speedup"])
+    assert np.isnan(measures["peer"]["tokens_per_round"])
     by_category = report.by_category()
     assert list(by_category) == ["qa", "code"]
-    assert [by_category[name]["fast"].speedup for name in by_category] == [1.5, pytest.approx(8 / 3)]
+    assert [by_category[name]["fast"]["speedup"] for name in by_category] == [1.5, pytest.approx(8 / 3)]
     assert report.ratio("fast", "peer").median == 4.0
     assert report.same_texts("fast") == 3
 

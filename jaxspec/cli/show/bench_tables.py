@@ -1,15 +1,17 @@
 """A benchmark as tables."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from jaxspec.study.bench_results import BASELINE, Measures, Report
+from jaxspec.study.bench_results import BASELINE, MEASURES, Measures, Report
 
 _SHOWN_RANKS = 4
+
+_NOT_SHOWN = ("seconds",)
 
 
 def print_report(console: Console, report: Report, title: str) -> None:
@@ -18,8 +20,9 @@ def print_report(console: Console, report: Report, title: str) -> None:
     table = Table("", title=title, title_justify="left")
     for name in measures:
         table.add_column(name, justify="right")
-    for label, cell in _ROWS.items():
-        table.add_row(label, *(cell(own) for own in measures.values()))
+    for name, measure in MEASURES.items():
+        if name not in _NOT_SHOWN:
+            table.add_row(measure.label, *(_cell(name, own) for own in measures.values()))
     console.print(table)
     by_category = report.by_category()
     if len(by_category) == 1:
@@ -31,7 +34,9 @@ def print_report(console: Console, report: Report, title: str) -> None:
     for category, of_category in (by_category | {"all": measures}).items():
         count = sum(category in ("all", own) for own in report.categories)
         cells = (
-            f"{own.tokens_per_second:.1f}" if name == BASELINE else f"{own.speedup:.2f} {_range(own)}"
+            _cell("tokens_per_second", own)
+            if name == BASELINE
+            else f"{_cell('speedup', own)} {_cell('speedup_spread', own)}"
             for name, own in of_category.items()
         )
         table.add_row(category, str(count), *cells, end_section=category == [*by_category][-1])
@@ -48,34 +53,10 @@ def heading(config: Mapping[str, Any]) -> str:
     )
 
 
-def _range(own: Measures) -> str:
-    return "({:.2f}-{:.2f})".format(*own.speedup_spread)
-
-
-def _number(name: str, digits: int) -> Callable[[Measures], str]:
-    """A cell with one of the measures; a dash where there is none."""
-
-    def cell(own: Measures) -> str:
-        value = getattr(own, name)
-        return "–" if math.isnan(value) else f"{value:.{digits}f}"
-
-    return cell
-
-
-_ROWS: dict[str, Callable[[Measures], str]] = {
-    "tokens/s": _number("tokens_per_second", 1),
-    "speedup": _number("speedup", 2),
-    "middle half": _range,
-    "speedup behind the prompt": _number("decode_speedup", 2),
-    "tokens a round": _number("tokens_per_round", 2),
-    "accepted a round": _number("accepted_per_round", 2),
-    "accepted run": _number("mean_accepted_run", 2),
-    "acceptance by rank": lambda own: " ".join(f"{value:.2f}" for value in own.acceptance[:_SHOWN_RANKS]) or "–",
-    "rollback, path": _number("rollback_path", 2),
-    "rollback, all": _number("rollback_all", 2),
-    "draft, ms a round": _number("draft_ms", 1),
-    "verify, ms a round": _number("verify_ms", 1),
-    "overhead, ms a round": _number("overhead_ms", 1),
-    "first round at, ms": _number("first_ms", 0),
-    "tokens": _number("tokens", 0),
-}
+def _cell(name: str, own: Measures) -> str:
+    """A measure in words; a dash where there is none."""
+    value, digits = own[name], MEASURES[name].digits
+    if name == "speedup_spread":
+        return f"({value[0]:.{digits}f}-{value[1]:.{digits}f})"
+    values = value[:_SHOWN_RANKS] if isinstance(value, list | tuple) else (value,)
+    return " ".join("–" if math.isnan(one) else f"{one:.{digits}f}" for one in values) or "–"

@@ -33,8 +33,8 @@ def plot(report: Report, path: str, title: str) -> None:
     axes = figure.subplots()
     width = 0.8 / len(names)
     for place, name in enumerate(names):
-        medians = np.array([measures[name].speedup for measures in groups.values()])
-        quartiles = np.array([measures[name].speedup_spread for measures in groups.values()])
+        medians = np.array([measures[name]["speedup"] for measures in groups.values()])
+        quartiles = np.array([measures[name]["speedup_spread"] for measures in groups.values()])
         centres = np.arange(len(groups)) + (place - (len(names) - 1) / 2) * width
         lines = np.abs(quartiles.T - medians)
         axes.bar(centres, medians, width, yerr=lines, capsize=2, error_kw={"linewidth": 0.8}, label=name)
