@@ -63,9 +63,7 @@ class Autoregressive:
         logprobs = None if row.logprobs is None else states.token_logprobs(output.logits, token[None])
         row, kept = states.emit(row, token[None], jnp.int32(1), logprobs)
         context = cache.commit(self.target, state.contexts["target"], output.block, kept, anchor=token)
-        zero = jnp.zeros((), jnp.int32)
-        nothing = jnp.zeros((0, 0), jnp.float32), jnp.zeros(0, bool)
-        info = Info(token[None], kept, zero, zero, zero, zero, jnp.zeros((), bool), *nothing)
+        info = Info.nothing(self)._replace(tokens=token[None], num_emitted=kept)
         return State(row, {"target": context}, state.memory), info
 
 

@@ -95,6 +95,23 @@ class Info(NamedTuple):
     is_visited: jax.Array
     tally: Any = ()
 
+    @classmethod
+    def nothing(cls, decoder: "Decoder") -> "Info":
+        """A round of the method in which nothing happened."""
+        none, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        return cls(
+            tokens=jnp.zeros(decoder.max_emitted, jnp.int32),
+            num_emitted=none,
+            num_accepted=none,
+            num_drafted=none,
+            path_drafted=none,
+            path_rolled_back=none,
+            is_rejected=no,
+            accept=jnp.zeros((decoder.depth, decoder.max_children), jnp.float32),
+            is_visited=jnp.zeros(decoder.depth, bool),
+            tally=getattr(decoder, "zero_tally", ()),
+        )
+
 
 class Decoder(Protocol):
     """A method: a frozen, hashable dataclass with two pure functions, written for one row.

@@ -48,15 +48,20 @@ class Counts(NamedTuple):
 
 def zeros(decoder: Decoder) -> Counts:
     """Counts of a row before its first round."""
-    integer = jnp.zeros((), jnp.int32)
-    matrix = jnp.zeros((decoder.depth, decoder.max_children), jnp.float32)
+    none, nothing = jnp.zeros((), jnp.int32), Info.nothing(decoder)
     return Counts(
-        *(integer,) * 7,
+        rounds=none,
+        emitted=none,
+        accepted=none,
+        drafted=none,
+        path_drafted=none,
+        path_rolled_back=none,
+        rejections=none,
         accepted_lengths=jnp.zeros(decoder.depth + 1, jnp.int32),
         visits=jnp.zeros(decoder.depth, jnp.int32),
-        accept=matrix,
-        accept_squares=matrix,
-        tally=getattr(decoder, "zero_tally", ()),
+        accept=nothing.accept,
+        accept_squares=nothing.accept,
+        tally=nothing.tally,
     )
 
 

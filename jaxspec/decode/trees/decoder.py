@@ -17,10 +17,11 @@ from jaxspec import tree as trees
 from jaxspec.base import Entries, Model, Params
 from jaxspec.decode import proposals
 from jaxspec.decode import state as states
-from jaxspec.decode.proposals import OUTCOME, PROPOSAL, RESIDUAL
+from jaxspec.decode.proposals import PROPOSAL
 from jaxspec.decode.state import Info, Row, State
 from jaxspec.decode.trees.drafting import Drafted, draft_tree
 from jaxspec.decode.trees.levels import constants_of
+from jaxspec.decode.walk import walk
 from jaxspec.tree import TokenTree
 
 
@@ -189,29 +190,23 @@ class TreeDecoder:
         constants, probs = constants_of(self.tree), drafted.probs
         assert probs is not None  # kept whenever a row may sample
 
-        def visit(carry: tuple) -> tuple:
-            node, num_visited, _, _, accept = carry
+        def children_of(node: jax.Array) -> tuple[jax.Array, jax.Array]:
             children = jnp.asarray(constants.children)[node]
-            active = (children > 0) & drafted.is_active[children]
+            return children, (children > 0) & drafted.is_active[children]
+
+        def outcome(node: jax.Array) -> tuple[jax.Array, jax.Array]:
+            children, active = children_of(node)
             node_probs = probs[jnp.maximum(jnp.asarray(constants.slots)[node] - 1, 0)]
-            node_accept, rest = proposals.outcome(
+            return proposals.outcome(
                 self.rule, self.target, self.draft, row, logits[node], node_probs, drafted.tokens[children], active
             )
-            child, is_hit = verify.draw_outcome(proposals.key_of(key, node, OUTCOME), node_accept)
-            accept = accept.at[num_visited].set(node_accept, mode="drop")  # a leaf at full depth has no row
-            num_visited = num_visited + active.any().astype(jnp.int32)
-            return jnp.where(is_hit, children[child], node), num_visited, ~is_hit, rest, accept
 
-        start = (
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((), bool),
-            jnp.zeros(logits.shape[1], jnp.float32),
-            jnp.zeros((self.depth, self.max_children), jnp.float32),
-        )
-        node, num_visited, _, rest, accept = jax.lax.while_loop(lambda carry: ~carry[2], visit, start)
-        token = sampling.draw(proposals.key_of(key, node, RESIDUAL), rest)
-        return Resolved(node, token, accept, num_visited)
+        def onward(node: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jnp.asarray(constants.children)[node, child], jnp.ones((), bool)
+
+        end, token = walk(outcome, onward, key, self.depth, self.max_children, logits.shape[1])
+        _, active = children_of(end.place)
+        return Resolved(end.place, token, end.accept, end.steps + active.any().astype(jnp.int32))
 
 
 def sequoia(target: Model, draft: Model, tree: TokenTree) -> TreeDecoder:
