@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
-from test_cli import byte_tokenizer
+from commands import byte_tokenizer
 
 from jaxspec import networks
 from jaxspec.networks import Transformer, TransformerConfig
