@@ -20,8 +20,8 @@ from rich.table import Table
 from jaxspec import decode, pairs
 from jaxspec.base import Progress
 from jaxspec.catalogue import prompts
-from jaxspec.cli.options import integer
 from jaxspec.cli.show import terminal
+from jaxspec.cli.values import integer
 from jaxspec.networks import with_features
 from jaxspec.train.hrad import collecting
 from jaxspec.train.hrad import evaluation as evaluation_

@@ -21,8 +21,8 @@ from rich.table import Table
 from jaxspec import decode, measure, pairs, plan
 from jaxspec.base import Progress
 from jaxspec.catalogue import prompts
-from jaxspec.cli.options import integer
 from jaxspec.cli.show import terminal
+from jaxspec.cli.values import integer
 from jaxspec.tree import TokenTree, comb
 
 
