@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec import records
+
 FORMAT = 1
 """Version of the JSON format."""
 
@@ -122,9 +124,8 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the profile as JSON, one field a line. `Profile.load` reads an equal one."""
-        entries = {"format": FORMAT} | {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in entries.items())
-        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        records.write_fields(path, {"format": FORMAT} | own)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":

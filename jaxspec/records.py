@@ -19,6 +19,16 @@ def write(file: str | os.PathLike[str], value: Any, indent: int | None = 1) -> N
     Path(file).write_text(json.dumps(finite(value), indent=indent, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def write_fields(file: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
+    """Writes an object as JSON, one field a line, so that a version's differences can be read.
+
+    Raises:
+        ValueError: A number that is not finite.
+    """
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields.items())
+    Path(file).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
 def save_result(file: str | os.PathLike[str], settings: Mapping[str, Any], **found: Any) -> None:
     """Writes what a script found as JSON, with its settings, the machine and the versions."""
     stated = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}

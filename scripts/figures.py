@@ -8,14 +8,13 @@ Needs the extra `plot`.
 """
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxspec import plan
+from jaxspec import plan, records
 from jaxspec.profiles import Profile
 from jaxspec.tree import NO_PARENT, ROOT, TokenTree, chain
 
@@ -105,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     shown = ", ".join(f"{value:.3f}" for value in acceptance[0, :4])
     draw(args.out, sizes, curves, f"acceptance at the root by rank {shown} …, temperature {profile.temperature:g}")
-    args.out.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+    records.write(args.out.with_suffix(".json"), numbers, indent=None)
 
 
 if __name__ == "__main__":

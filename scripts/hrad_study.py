@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from jaxspec import decode, pairs
+from jaxspec import decode, pairs, records
 from jaxspec.base import Progress
 from jaxspec.catalogue import prompts
 from jaxspec.cli.show import terminal
@@ -143,10 +143,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"--default-features {args.default_features}: at most the {max(args.features)} of --features")
     pair = pairs.load(args.pair)
     with terminal.progress() as progress:
-        records = study(pair, args, progress)
-    show(records)
+        found = study(pair, args, progress)
+    show(found)
     if args.out:
-        records.save_result(args.out, vars(args), heads=records)
+        records.save_result(args.out, vars(args), heads=found)
 
 
 if __name__ == "__main__":

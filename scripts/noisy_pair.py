@@ -8,12 +8,11 @@ Such a draft costs as much as its target, so that its speed is only ever simulat
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import jax
 
-from jaxspec import networks
+from jaxspec import networks, records
 from jaxspec.base import Params
 from jaxspec.pairs import fetching, pair_file
 
@@ -41,7 +40,7 @@ def main() -> None:
         "draft": "draft",
         "description": f"{source}, and itself with noise of {options.noise:g} in its weights as draft",
     }
-    (folder / pair_file.NAME).write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    records.write(folder / pair_file.NAME, entries, indent=2)
 
 
 def parse() -> argparse.Namespace:

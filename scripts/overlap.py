@@ -17,7 +17,6 @@ The simulation knows forwards only: what measured rounds take beyond it is the r
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -176,10 +175,11 @@ def main() -> None:
     parser.add_argument("--out", help="also write the numbers to this JSON file")
     args = parser.parse_args()
     two_devices(args.one_thread)
+    from jaxspec import records
+
     results = report(args)
     if args.out:
-        with open(args.out, "w", encoding="utf-8") as file:
-            json.dump(results, file, indent=2)
+        records.write(args.out, results, indent=2)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from jaxspec import decode, measure, pairs, plan
+from jaxspec import decode, measure, pairs, plan, records
 from jaxspec.base import Progress
 from jaxspec.catalogue import prompts
 from jaxspec.cli.show import terminal
@@ -149,10 +149,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     pair = pairs.load(args.pair)
     with terminal.progress() as progress:
-        records = shift(pair, args, progress)
-    show(records)
+        found = shift(pair, args, progress)
+    show(found)
     if args.out:
-        records.save_result(args.out, vars(args), trees=records)
+        records.save_result(args.out, vars(args), trees=found)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxspec import theory
+from jaxspec import records, theory
 
 ALPHAS = np.linspace(0.01, 0.99, 99)
 METHODS = ("speculative", "pearl", "specbranch")
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "points": points,
     }
     draw(args.out, numbers)
-    args.out.with_suffix(".json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+    records.write(args.out.with_suffix(".json"), numbers, indent=None)
 
 
 def _lists(curves: dict[str, Any]) -> dict[str, list[float]]:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxspec import records
 from jaxspec.base import Params
 from jaxspec.networks.files.folder import read_safetensors
 from jaxspec.networks.layers import PRECISION
@@ -134,7 +135,7 @@ def save(file: Path, network: MLP, params: Params, record: Mapping[str, Any] | N
     arrays |= {f"layers.{i}.{name}": leaf for i, layer in params["layers"].items() for name, leaf in layer.items()}
     save_file({name: np.asarray(array, np.float32) for name, array in arrays.items()}, file)
     written = {"config": dataclasses.asdict(network), **(record or {})}
-    file.with_suffix(".json").write_text(json.dumps(written, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    records.write(file.with_suffix(".json"), written, indent=2)
 
 
 def read_record(file: Path) -> tuple[MLP, dict[str, Any]]:

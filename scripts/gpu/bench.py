@@ -20,7 +20,6 @@ import argparse
 import dataclasses
 import datetime
 import importlib.util
-import json
 import os
 import sys
 import traceback
@@ -269,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "ceilings" in vars(bench):  # measured by now
             result["ceilings"] = bench.ceilings._asdict()
         result["seconds"] = bench.elapsed
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+        records.write(options.out, result, indent=2)
     if rates := result["ceilings"]:
         said = ", ".join(f"{name.replace('_per_', '/').replace('_', ' ')} {rate:.4g}" for name, rate in rates.items())
         console.print(f"device: {said}", highlight=False)

@@ -5,7 +5,6 @@ source is the same mapping from a tensor's checkpoint name to a function that re
 """
 
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec import records
 from jaxspec.base import Params
 from jaxspec.networks.families import from_hugging_face, to_hugging_face
 from jaxspec.networks.files.folder import CONFIG, INDEX, WEIGHTS, Tensor, checkpoint_name, read_folder
@@ -66,7 +66,7 @@ def save(folder: str | Path, model: Transformer, params: Params, dtype: str | No
     save_file(
         {checkpoint_name(name): array for name, array in _flatten(arrays).items()}, folder / WEIGHTS, {"format": "pt"}
     )
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    records.write(folder / CONFIG, config, indent=2)
 
 
 def load_tokenizer(path_or_hub_id: str | Path) -> Any:
