@@ -1,84 +1,65 @@
-"""Markdown tables of what `ablation.py` wrote, one row an arm, one table a temperature and task.
+"""Writes the tables of the documents anew, from the JSON files that commands and scripts wrote.
 
-    python scripts/tables.py scripts/results/ablation-{methods,specbranch,confidence}-*-t0.json
+    python scripts/tables.py            # rewrites README.md and scripts/results/README.md
+    python scripts/tables.py --check    # says which tables are not what the files give, and fails
 
-A file's name ends in the task and the temperature, as in `ablation-methods-gsm8k-t0.json`; files of one task and
-temperature share a table. Speedups are simulated, on one device / two, with each of the tables of step times.
+In a document a table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; `result_tables.TABLES` and
+`ablation_tables.TABLES` have the names. Everything else of a document is left as it is. Results of `ablation.py` are
+found by their names, which end in the task and the temperature, as in `ablation-methods-gsm8k-t0.json`.
 """
 
 import argparse
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-NAME = re.compile(r"ablation-(?P<arms>\w+)-(?P<task>\w+)-t(?P<temperature>[\d.]+)\.json")
-SIMULATED = re.compile(r"simulated_(?P<times>\w+)_1")
-MEASURED = {
-    "tokens a round": ("tokens_per_round", 2),
-    "accepted run": ("mean_accepted_run", 2),
-    "rollback, path": ("rollback_path", 2),
-    "rollback, all": ("rollback_all", 2),
-}
+import ablation_tables
+import result_tables
 
-
-def label(arm: Mapping[str, Any]) -> str:
-    """An arm's name, with what it was set to where that is not in its name."""
-    names = {"SpecBranch": "SpecBranch", "SpecBranch, confidence": "– confidence alone"}
-    name = arm["arm"]
-    return f"{names[name]}, ε {arm['epsilon']:g}, k_max {arm['max_branches']}" if name in names else name
+TABLES = {**result_tables.TABLES, **ablation_tables.TABLES}
+RESULTS = Path(__file__).parent / "results"
+DOCUMENTS = (Path(__file__).parents[1] / "README.md", RESULTS / "README.md")
+MARKED = re.compile(
+    r"(?P<begin><!-- table: (?P<name>[^>]+) -->\n)(?P<table>.*?)(?P<end><!-- end of table -->)", re.DOTALL
+)
 
 
-def rows(result: Mapping[str, Any]) -> Iterable[list[str]]:
-    """The cells of each arm of a result."""
-    for arm in result["arms"]:
-        cells = [label(arm)]
-        cells += [f"{arm[key]:.{digits}f}" for key, digits in MEASURED.values()]
-        yield cells + [f"{arm[key]:.2f} / {arm[key[:-1] + '2']:.2f}" for key in simulated(result)]
-
-
-def simulated(result: Mapping[str, Any]) -> list[str]:
-    """The keys of the speedups on one device."""
-    return [key for key in result["arms"][0] if SIMULATED.fullmatch(key)]
-
-
-def heading(key: str) -> str:
-    """What a column of speedups is simulated with."""
-    found = SIMULATED.fullmatch(key)
-    assert found is not None
-    times = found["times"]
-    return "this machine" if times == "machine" else times.replace("flat_c", "c = ")
-
-
-def tables(files: Sequence[Path]) -> str:
-    """All tables.
+def rewritten(text: str, folder: Path) -> tuple[str, list[str]]:
+    """A document with its tables made anew, and the names of those that changed.
 
     Raises:
-        ValueError: A file's name does not say its task and temperature.
+        ValueError: A marker names no table.
     """
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for file in files:
-        found = NAME.fullmatch(file.name)
-        if found is None:
-            raise ValueError(
-                f"{file.name} must be named like ablation-methods-gsm8k-t0.json, by arms, task, temperature"
-            )
-        result = json.loads(file.read_text(encoding="utf-8"))
-        groups.setdefault((found["temperature"], found["task"]), []).append(result)
-    lines = []
-    for (temperature, task), results in sorted(groups.items()):
-        columns = ["", *MEASURED, *map(heading, simulated(results[0]))]
-        lines += [f"### {task}, T = {temperature}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-        lines += [f"| {' | '.join(cells)} |" for result in results for cells in rows(result)]
-        lines.append("")
-    return "\n".join(lines)
+    changed = []
+
+    def renew(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name not in TABLES:
+            raise ValueError(f"There is no table {name!r}; there are: {', '.join(TABLES)}.")
+        table = f"\n{TABLES[name](folder)}\n\n"
+        if table != found["table"]:
+            changed.append(name)
+        return found["begin"] + table + found["end"]
+
+    return MARKED.sub(renew, text), changed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results of ablation.py")
-    print(tables(parser.parse_args(argv).files))
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a table is not up to date")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="where the JSON files lie")
+    parser.add_argument("documents", nargs="*", type=Path, default=DOCUMENTS, metavar="DOCUMENT")
+    args = parser.parse_args(argv)
+    stale = []
+    for document in args.documents:
+        text, changed = rewritten(document.read_text(encoding="utf-8"), args.results)
+        stale += [f"{document}: {name}" for name in changed]
+        if changed and not args.check:
+            document.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"{'stale' if args.check else 'renewed'}: {name}")
+    if stale and args.check:
+        raise SystemExit("Run `python scripts/tables.py`.")
 
 
 if __name__ == "__main__":

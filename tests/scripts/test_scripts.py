@@ -11,7 +11,6 @@ import numpy as np
 import product_forms
 import profile_shift
 import pytest
-import tables
 import tiny_pair
 
 from jaxspec import decode, pairs, plan, tree
@@ -101,29 +100,3 @@ def test_every_form_of_a_product_gives_it(name, n):
     x = jax.random.normal(jax.random.key(1), (n, 5))
     found = form.multiply(form.store(weight), x if form.features else x.T)
     np.testing.assert_allclose(found if form.features else found.T, x @ weight.T, rtol=1e-5, atol=1e-5)
-
-
-def test_tables_have_a_row_for_each_arm_of_each_file(tmp_path):
-    measured = {"tokens_per_round": 2.5, "mean_accepted_run": 1.625, "rollback_path": 0.8, "rollback_all": 0.9}
-    times = {"simulated_flat_c8_1": 1.25, "simulated_flat_c8_2": 1.5, "simulated_machine_1": 0.75}
-    arm = measured | times | {"simulated_machine_2": 1.0}
-    setting = {"max_branches": 6, "epsilon": 0.3}
-    for name, arms in (
-        ("methods-qa-t0", ["SpS", "PEARL"]),
-        ("specbranch-qa-t0", ["SpecBranch", "SpecBranch, confidence"]),
-        ("methods-qa-t0.6", ["SpS"]),
-    ):
-        result = {"arms": [arm | {"arm": one} | (setting if "Branch" in one else {}) for one in arms]}
-        (tmp_path / f"ablation-{name}.json").write_text(json.dumps(result))
-    names = ("methods-qa-t0", "specbranch-qa-t0", "methods-qa-t0.6")
-    cold, warm = tables.tables([tmp_path / f"ablation-{name}.json" for name in names]).split("### qa, T = ")[1:]
-    lines = [line.strip("| ").split(" | ") for line in cold.strip().splitlines()]
-    assert lines[0] == ["0"]
-    assert lines[2][-2:] == ["c = 8", "this machine"]
-    assert lines[4] == ["SpS", "2.50", "1.62", "0.80", "0.90", "1.25 / 1.50", "0.75 / 1.00"]
-    wanted = ["SpS", "PEARL", "SpecBranch, ε 0.3, k_max 6", "– confidence alone, ε 0.3, k_max 6"]
-    assert [line[0] for line in lines[4:]] == wanted
-    assert warm.startswith("0.6")
-    assert warm.count("SpS") == 1
-    with pytest.raises(ValueError, match=r"other\.json must be named like"):
-        tables.tables([tmp_path / "other.json"])

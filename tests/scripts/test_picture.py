@@ -1,0 +1,28 @@
+"""What the picture shows, before it is drawn."""
+
+import numpy as np
+import picture
+import pytest
+
+from jaxspec import plan
+from jaxspec.profiles import Profile
+from jaxspec.tree import TokenTree
+
+ACCEPTANCE = np.array([[0.5, 0.2], [0.4, 0.1], [0.6, 0.1]])
+
+
+def test_shares_of_a_tree_add_up_to_its_tokens():
+    shape = TokenTree((-1, 0, 0, 1, 1, 2, 3))
+    shares = picture.accepted(shape, ACCEPTANCE)
+    assert shares == pytest.approx([1, 0.5, 0.2, 0.2, 0.05, 0.08, 0.12])
+    assert sum(shares) == pytest.approx(plan.expected_tokens(shape, ACCEPTANCE))
+
+
+def test_nodes_are_drawn_apart_and_first_children_below_their_parents():
+    shape = plan.optimal_tree(np.asarray(Profile.load(picture.PROFILE).acceptance), 24, max_depth=7)
+    where = picture.places(shape)
+    assert len(set(where)) == shape.size
+    for node in range(1, shape.size):
+        (x, y), (above, height) = where[node], where[shape.parents[node]]
+        assert y == height - 1
+        assert (x == above) == (shape.child_rank[node] == 0)
