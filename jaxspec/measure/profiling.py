@@ -13,7 +13,7 @@ from jaxspec import tree as trees
 from jaxspec.base import Model, Params, Progress
 from jaxspec.decode import Sampling
 from jaxspec.measure import calibration, timing
-from jaxspec.measure.ranks import NEW_TOKENS, acceptance
+from jaxspec.measure.ranks import NEW_TOKENS, Acceptance, acceptance
 from jaxspec.profiles import Profile
 
 NUM_PROMPTS = 200
@@ -160,21 +160,10 @@ def profile(
     progress("times", 1, 3)
     draft_ms = timing.step_times(draft, params["draft"], draft_widths)
     progress("times", 2, 3)
-    reached = int((measured.counts > 0).sum())  # depths that no round came to say nothing
-    if by_depth and reached > 1:
-        values, errors = measured.acceptance[:reached], measured.standard_errors[:reached]
-        rejection: Any = tuple(measured.rejection[:reached].tolist())
-        counts: Any = tuple(int(count) for count in measured.counts[:reached])
-    else:
-        values, errors, rejection = measured.pooled()
-        counts = int(measured.counts.sum())
     found = Profile(
-        acceptance=tuple(_at_most_one(values).tolist()),
+        **_acceptance_fields(measured, by_depth),
         verify_ms=verify_ms,
         draft_ms=draft_ms,
-        rejection=rejection,
-        standard_errors=tuple(errors.tolist()),
-        counts=counts,
         temperature=temperature,
         draft_temperature=draft_temperature,
         target=names[0],
@@ -197,6 +186,24 @@ def profile(
     )
     progress("times", 3, 3)
     return dataclasses.replace(found, overhead_ms=overhead_ms)
+
+
+def _acceptance_fields(measured: Acceptance, by_depth: bool) -> dict[str, Any]:
+    """A profile's fields of what was measured, by depth as far as any round came, or whatever the depth."""
+    reached = int((measured.counts > 0).sum())  # depths that no round came to say nothing
+    if by_depth and reached > 1:
+        values, errors = measured.acceptance[:reached], measured.standard_errors[:reached]
+        rejection: Any = tuple(measured.rejection[:reached].tolist())
+        counts: Any = tuple(int(count) for count in measured.counts[:reached])
+    else:
+        values, errors, rejection = measured.pooled()
+        counts = int(measured.counts.sum())
+    return {
+        "acceptance": tuple(_at_most_one(values).tolist()),
+        "standard_errors": tuple(errors.tolist()),
+        "rejection": rejection,
+        "counts": counts,
+    }
 
 
 def _at_most_one(acceptance: np.ndarray) -> np.ndarray:
