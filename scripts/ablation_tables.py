@@ -87,7 +87,7 @@ def beside_pearl(folder: Path) -> Iterable[tuple[str, Json, Json]]:
     found.append(("humaneval, T=0, aligned pair", [read(folder, "ablation-aligned-humaneval-t0.json")]))
     for title, results in found:
         arms = [arm for result in results for arm in result["arms"]]
-        (pearl,) = (arm for arm in arms if arm["arm"] == "PEARL")
+        pearl = next(arm for arm in arms if arm["arm"] == "PEARL")
         yield from ((title, arm, pearl) for arm in arms if arm["arm"].startswith("SpecBranch"))
 
 
