@@ -12,7 +12,9 @@ Letters of array shapes, the same in every module:
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import chex
 import jax
+import jax.numpy as jnp
 
 Params = Any
 """A nested dict of arrays."""
@@ -107,3 +109,28 @@ class Model(Protocol):
     def embed(self, params: Params, token: jax.Array) -> jax.Array:
         """`[D]` input embedding of one token."""
         ...
+
+
+def forward(
+    model: Model,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    context: Context,
+    block: Entries,
+    slot: jax.Array | int,
+    mask: jax.Array,
+) -> Output:
+    """`Model.apply`, whose arguments these are, with the shapes of what it returns checked while it is traced.
+
+    Raises:
+        AssertionError: Something else than a model promises.
+    """
+    output = model.apply(params, tokens, positions, context, block, slot, mask)
+    num_tokens, kept = tokens.shape[0], getattr(model, "kept_ids", None)
+    chex.assert_shape(output.logits, (num_tokens, model.vocab_size if kept is None else len(kept)))
+    chex.assert_type(output.logits, jnp.floating)
+    if output.hidden is not None:
+        chex.assert_shape(output.hidden, (num_tokens, None, None))
+    chex.assert_trees_all_equal_shapes_and_dtypes(output.block, block)
+    return output

@@ -8,9 +8,11 @@ rolled back, and whatever lies behind `length` is never read.
 import functools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
+from jaxspec import base
 from jaxspec.base import Context, Entries, Model, Params
 
 MIN_CAPACITY = 64
@@ -48,6 +50,10 @@ def commit(
         anchor: `[]` int32, a token that this commit waits for. XLA copies a whole cache whose update it could start
             before the last read of it, which happens where the update does not depend on the round's outcome.
     """
+    chex.assert_rank([context.length, count], 0)
+    if indices is not None:
+        chex.assert_rank(indices, 1)
+        chex.assert_type(indices, jnp.integer)
     start = context.length if anchor is None else context.length + jnp.minimum(anchor, 0)
     return Context(_write(model, context.entries, block, start, indices), context.length + count)
 
@@ -73,7 +79,7 @@ def prefill(
     chunk_tokens = jax.lax.dynamic_slice(tokens, (start,), (chunk,))
     positions = start + jnp.arange(chunk, dtype=jnp.int32)
     causal = jnp.tril(jnp.ones((chunk, chunk), bool))
-    output = model.apply(params, chunk_tokens, positions, context, model.empty(chunk), 0, causal)
+    output = base.forward(model, params, chunk_tokens, positions, context, model.empty(chunk), 0, causal)
     entries = _write(model, context.entries, output.block, start, None)
     return Context(entries, jnp.maximum(context.length, jnp.minimum(start + chunk, stop)))
 

@@ -9,7 +9,7 @@ from jaxspec.decode.plain import autoregressive
 from jaxspec.decode.state import Decoder, Info, Row, State
 from jaxspec.decode.stats import Counts, Stats
 from jaxspec.decode.trees.adaptive import adaedl
-from jaxspec.decode.trees.decoder import sequoia, speculative, topk
+from jaxspec.decode.trees.static import sequoia, speculative, topk
 from jaxspec.sampling import Sampling
 
 __all__ = [

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxspec import cache, sampling
+from jaxspec import base, cache, sampling
 from jaxspec.base import Model, Output, Params
 from jaxspec.decode import state as states
 from jaxspec.decode.state import Info, Row, State
@@ -41,7 +41,8 @@ class Autoregressive:
     def forward(self, params: dict[str, Params], state: State) -> Output:
         """The target over the newest token."""
         row = state.row
-        return self.target.apply(
+        return base.forward(
+            self.target,
             params["target"],
             row.root[None],
             row.root_position[None],

@@ -127,6 +127,15 @@ def outcome(
     return accept, rest
 
 
+def matched(row: Row, logits: jax.Array, children: jax.Array, active: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The outcome at one position of children that depend on nothing but the text in front of them (exact match).
+
+    Arguments and results are those of `outcome`; no draft has a part in them.
+    """
+    target_probs = sampling.target_distribution(row.options, logits)
+    return verify.TOP_K.outcome(target_probs, target_probs, children, active)
+
+
 def key_of(key: jax.Array, number: jax.Array | int, purpose: int) -> jax.Array:
     """The key of one draw of a round: by the number of its node or position, and its purpose."""
     return jax.random.fold_in(key, number * len(PURPOSES) + purpose)

@@ -346,8 +346,8 @@ def _branch_round(decoder: BranchDecoder, info: Any, is_fresh: bool, number: int
 
 
 def _tree_round(decoder: TreeDecoder, info: Any) -> Round:
-    widths = (2, *decoder.tree.level_widths[1:])  # the root's step carries the token in front of it
-    if isinstance(decoder, AdaEDL):
+    widths = decoder.forwards["draft"]
+    if isinstance(decoder.drafter, AdaEDL):
         widths = widths[: max(1, int(info.num_drafted))]
     return Round(
         emitted=int(info.num_emitted),
@@ -357,5 +357,5 @@ def _tree_round(decoder: TreeDecoder, info: Any) -> Round:
         is_fresh=True,
         before=widths,
         beside=(),
-        target=decoder.tree.size,
+        target=decoder.forwards["target"][0],
     )

@@ -12,8 +12,12 @@ import numpy as np
 
 from jaxspec import tree as trees
 from jaxspec import verify
+from jaxspec.base import Model
 from jaxspec.decode.state import Row
-from jaxspec.decode.trees.decoder import Drafted, Resolved, TreeDecoder
+from jaxspec.decode.trees.decoder import Resolved, TreeDecoder
+from jaxspec.decode.trees.drafter import Drafted
+from jaxspec.decode.trees.static import StaticTree
+from jaxspec.tree import TokenTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,25 +51,21 @@ class DrawnTree(TreeDecoder):
     With a temperature the library's own walk runs, with `DrawnRule` at its nodes: it visits as many as a trained pair
     would let it. At T=0 there is no walk; the comparison of arg-maxima is made, gives the emitted token, and the path
     is drawn beside it. `Info.accept` then tells what the random weights did, not what was drawn.
+
+    Attributes:
+        acceptance: Of the drafter's `DrawnRule`.
     """
 
-    rule: DrawnRule = DrawnRule()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.rule.acceptance) < self.tree.max_children:
-            raise ValueError(
-                f"The tree has {self.tree.max_children} siblings, but the acceptance covers "
-                f"{len(self.rule.acceptance)}: give one for each child rank."
-            )
+    drafter: StaticTree
+    acceptance: tuple[float, ...]
 
     def resolve(self, row: Row, drafted: Drafted, logits: jax.Array, key: jax.Array) -> Resolved:
         """The real outcome's cost and token, with a drawn path; the key is consumed."""
         resolved = super().resolve(row, drafted, logits, key)
         if row.options.temperature is not None:
             return resolved
-        tree = self.tree
-        bounds = np.cumsum((0.0, *self.rule.acceptance)).astype(np.float32)
+        tree = self.drafter.tree
+        bounds = np.cumsum((0.0, *self.acceptance)).astype(np.float32)
         lower, upper = bounds[tree.child_rank], bounds[tree.child_rank + 1]
         # One uniform a node says which of its children is accepted. No node has the number N, so the key is fresh.
         uniforms = jax.random.uniform(jax.random.fold_in(key, tree.size), (tree.size,))
@@ -76,3 +76,17 @@ class DrawnTree(TreeDecoder):
         node = jnp.argmax(jnp.where(is_reached, jnp.asarray(tree.depths), -1)).astype(jnp.int32)
         num_visited = jnp.asarray(tree.depths + ~tree.is_leaf, jnp.int32)[node]
         return resolved._replace(node=node, num_visited=num_visited)
+
+
+def drawn_tree(target: Model, draft: Model, tree: TokenTree, acceptance: tuple[float, ...]) -> DrawnTree:
+    """The decoder of a tree whose accepted path is drawn.
+
+    Raises:
+        ValueError: A child rank without an acceptance.
+    """
+    if len(acceptance) < tree.max_children:
+        raise ValueError(
+            f"The tree has {tree.max_children} siblings, but the acceptance covers {len(acceptance)}: give one for "
+            "each child rank."
+        )
+    return DrawnTree(target, StaticTree(target, draft, tree, DrawnRule(acceptance)), acceptance)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from drawn import DrawnRule, DrawnTree
+from drawn import drawn_tree
 from shapes import Published, Shapes
 
 from jaxspec import decode
@@ -150,7 +150,7 @@ class Bench:
 
     def drawn(self, published: Published, shape: TokenTree, temperature: float) -> Rounds:
         """Rounds of a tree with acceptance drawn from a published vector."""
-        decoder = DrawnTree(self.target.model, self.draft.model, shape, DrawnRule(published.acceptance))
+        decoder = drawn_tree(self.target.model, self.draft.model, shape, published.acceptance)
         return self.rounds(decoder, {"target": self.target.params, "draft": self.draft.params}, temperature)
 
     def rounds(self, decoder: Decoder, params: dict[str, Params], temperature: float) -> Rounds:

@@ -41,7 +41,7 @@ def decoder_of(shape: str = "binary") -> TreeDecoder:
     """A decoder made anew, with models and tree of its own."""
     target, draft, _ = pair("ctx")
     target, draft = dataclasses.replace(target), dataclasses.replace(draft)
-    return TreeDecoder(target, draft, tree.TokenTree(TREES[shape].parents))
+    return decode.sequoia(target, draft, tree.TokenTree(TREES[shape].parents))
 
 
 def cache_sizes() -> list[int]:
@@ -60,7 +60,7 @@ def wide_vocabulary():
     """A pair of tables with a large vocabulary."""
     model = TableLM(VOCAB)
     params = {"table": jnp.zeros((VOCAB, VOCAB))}
-    return TreeDecoder(model, model, tree.k_ary(2, 2)), {"target": params, "draft": params}
+    return decode.sequoia(model, model, tree.k_ary(2, 2)), {"target": params, "draft": params}
 
 
 def program(decoder, params, **options):
@@ -96,7 +96,7 @@ def vocabulary_work(jaxpr) -> set[str]:
 def test_values_compile_nothing(sampling):
     """K6: seeds, values of options, prompt lengths, limits and stop ids share one program of each kind and bucket."""
     target, draft, params = pair("ctx")
-    checks.run(TreeDecoder(target, draft, TREES["binary"]), params, [[1, 2], [3]], 20, sampling=sampling)
+    checks.run(decode.sequoia(target, draft, TREES["binary"]), params, [[1, 2], [3]], 20, sampling=sampling)
     jax.random.key(99)  # making a key is a program too, which is none of ours
     sizes, count = cache_sizes(), len(COMPILATIONS)
     is_sampled = bool(sampling.temperature)
@@ -125,7 +125,7 @@ def test_compilations_are_seen():
 
 def test_a_bucket_and_a_kind_compile_once():
     """Each further bucket and kind costs one program of rounds, and a stream one of its own."""
-    decoder, params = TreeDecoder(*pair("ctx")[:2], tree.chain(2)), pair("ctx").params
+    decoder, params = decode.sequoia(*pair("ctx")[:2], tree.chain(2)), pair("ctx").params
     before = loop._rounds._cache_size()
     for expected, prompt, options in (
         (1, 5, {}),
@@ -156,7 +156,7 @@ def test_equal_decoders_are_one():
 def test_one_loop_without_the_host(sampling):
     """I3: all rounds are one `while` of one program, without callbacks."""
     target, draft, params = pair("ctx")
-    jaxpr = program(TreeDecoder(target, draft, TREES["binary"]), params, sampling=sampling).jaxpr
+    jaxpr = program(decode.sequoia(target, draft, TREES["binary"]), params, sampling=sampling).jaxpr
     assert [equation.primitive.name for equation in jaxpr.eqns].count("while") == 1
     names = {equation.primitive.name for equation in equations(jaxpr)}
     assert not [name for name in names if "callback" in name or "infeed" in name or "outfeed" in name]
@@ -222,7 +222,7 @@ def test_plain_decoding_takes_no_draft():
 def test_states_are_donated():
     """I1, I2: the buffers of the state that goes in are gone (a donation that did not work would warn)."""
     target, draft, params = pair("ctx")
-    decoder, params, state, counts = arguments(TreeDecoder(target, draft, TREES["binary"]), params)
+    decoder, params, state, counts = arguments(decode.sequoia(target, draft, TREES["binary"]), params)
     loop._rounds(decoder, params, state, counts)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state, counts)))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(params))
@@ -236,7 +236,7 @@ def test_caches_are_not_copied(shape):
     """I1: the program's temporaries are far smaller than one cache of 512 slots of 4,096 floats."""
     model = WideLM(7)
     trees = {"chain": tree.chain(3), "binary": tree.k_ary(2, 2)}
-    decoder = decode.autoregressive(model) if shape == "plain" else TreeDecoder(model, model, trees[shape])
+    decoder = decode.autoregressive(model) if shape == "plain" else decode.sequoia(model, model, trees[shape])
     params = {"target": model.init(jax.random.key(0)), "draft": model.init(jax.random.key(1))}
     decoder, *traced = arguments(decoder, params, count=500, first_capacity=512)
     slots = traced[1].row.tokens.shape[1]
@@ -249,7 +249,7 @@ def test_caches_are_not_copied(shape):
 def test_live_buffers_stay_constant():
     """I16: from the second of 20 calls on, no array is left behind."""
     target, draft, params = pair("ctx")
-    decoder, sizes = TreeDecoder(target, draft, TREES["binary"]), []
+    decoder, sizes = decode.sequoia(target, draft, TREES["binary"]), []
     gc.collect()
     gc.freeze()  # what is there already, which is a million objects, is not looked at 20 times
     for seed in range(20):
@@ -265,7 +265,7 @@ def test_programs_do_not_grow_with_the_chain(length):
     """I6: levels of one shape are one scan, so equations are as many for 2 drafted tokens as for 16."""
     target, draft, params = pair("ctx")
     sizes = [
-        sum(1 for _ in equations(program(TreeDecoder(target, draft, tree.chain(size)), params).jaxpr))
+        sum(1 for _ in equations(program(decode.sequoia(target, draft, tree.chain(size)), params).jaxpr))
         for size in (4, 4 * length)
     ]
     assert sizes[1] < 1.2 * sizes[0]

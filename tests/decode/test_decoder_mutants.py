@@ -13,14 +13,20 @@ import pytest
 from test_lossless_sampled import MODEL, PARAMS, law
 from toys import pair
 
-from jaxspec import cache, tree
+from jaxspec import cache, decode, tree
 from jaxspec.base import Model
 from jaxspec.decode import proposals, state
 from jaxspec.decode.proposals import OUTCOME, PROPOSAL
 from jaxspec.decode.trees import drafting, levels
 from jaxspec.decode.trees.decoder import TreeDecoder
+from jaxspec.decode.trees.static import StaticTree
 
 BINARY = tree.k_ary(2, 2)
+
+
+def of(mutant, target, draft, shape, **options):
+    """A mutant of the decoder, with the right drafter."""
+    return mutant(target, StaticTree(target, draft, shape), **options)
 
 
 def greedy_check(decoder):
@@ -31,7 +37,8 @@ def acceptance_check(decoder):
     """The decoder of a model with itself."""
     params = pair("ctx").params["target"]
     checks.assert_accepts_everything(
-        dataclasses.replace(decoder, draft=decoder.target), {"target": params, "draft": params}
+        dataclasses.replace(decoder, drafter=dataclasses.replace(decoder.drafter, draft=decoder.target)),
+        {"target": params, "draft": params},
     )
 
 
@@ -79,7 +86,7 @@ def assert_equals_right_tokens(decoder, right, params):
 def test_wrong_verification_block_is_rejected(name, change):
     """E8, A1: positions and masks of the target's forward over the tree."""
     target, draft, params = pair(name)
-    right = TreeDecoder(target, draft, BINARY)
+    right = decode.sequoia(target, draft, BINARY)
     wrong = dataclasses.replace(right, target=Wrapped(target, change))
     with pytest.raises(AssertionError):
         assert_equals_right_tokens(wrong, right, params)
@@ -92,19 +99,17 @@ class CommitsOtherwise(TreeDecoder):
 
     change: int = 0
 
-    def commit(self, *arguments):
-        state, info = super().commit(*arguments)
-        context = state.contexts["target"]
-        length = jnp.where(info.num_emitted > 0, context.length + self.change, context.length)
-        return state._replace(contexts={**state.contexts, "target": context._replace(length=length)}), info
+    def commit_target(self, state, output, accepted):
+        context = super().commit_target(state, output, accepted)
+        return context._replace(length=context.length + jnp.where(accepted.num_emitted > 0, self.change, 0))
 
 
 @pytest.mark.parametrize("change", [-1, 1], ids=["one too few", "one too many"])
 def test_wrong_count_of_commits_is_rejected(change):
     target, draft, _ = pair("ctx")
     with pytest.raises(AssertionError):
-        greedy_check(CommitsOtherwise(target, draft, BINARY, change=change))
-    greedy_check(CommitsOtherwise(target, draft, BINARY))
+        greedy_check(of(CommitsOtherwise, target, draft, BINARY, change=change))
+    greedy_check(of(CommitsOtherwise, target, draft, BINARY))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +130,7 @@ def test_commit_without_gather_is_rejected(monkeypatch):
         ),
     )
     with pytest.raises(AssertionError):
-        greedy_check(CommitsNodesInOrder(target, draft, BINARY))
+        greedy_check(of(CommitsNodesInOrder, target, draft, BINARY))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +146,7 @@ class CommitsNoCatchUp(TreeDecoder):
 def test_forgotten_catch_up_token_is_rejected(monkeypatch):
     """A5, design.md 1: the output stays right, the acceptance falls."""
     target, draft, _ = pair("ctx")
-    acceptance_check(TreeDecoder(target, draft, BINARY))
+    acceptance_check(decode.sequoia(target, draft, BINARY))
     commit, draft_slots = cache.commit, 1 + len(BINARY.expanded)
 
     def commit_without_catch_up(model, context, block, count, indices=None, anchor=None):
@@ -149,7 +154,7 @@ def test_forgotten_catch_up_token_is_rejected(monkeypatch):
             indices = jnp.where(indices == 0, 1, indices)
         return commit(model, context, block, count, indices, anchor)
 
-    wrong = CommitsNoCatchUp(target, draft, BINARY)
+    wrong = of(CommitsNoCatchUp, target, draft, BINARY)
     with monkeypatch.context() as patched:
         patched.setattr(cache, "commit", commit_without_catch_up)
         greedy_check(wrong)
@@ -158,11 +163,16 @@ def test_forgotten_catch_up_token_is_rejected(monkeypatch):
 
     def without_catch_up(shape):
         constants = levels.constants_of(shape)
-        hidden = tuple(level._replace(mask=level.mask & constants.is_node_slot) for level in constants.levels)
-        return constants._replace(levels=hidden, runs=tuple((level,) for level in hidden[1:]))
+
+        def hidden(level):
+            return level._replace(mask=level.mask & constants.is_node_slot)
+
+        return constants._replace(
+            runs=tuple(run._replace(levels=tuple(map(hidden, run.levels))) for run in constants.runs)
+        )
 
     monkeypatch.setattr(drafting, "constants_of", without_catch_up)
-    wrong = NeverCatchesUp(target, draft, BINARY)
+    wrong = of(NeverCatchesUp, target, draft, BINARY)
     greedy_check(wrong)
     with pytest.raises(AssertionError):
         acceptance_check(wrong)
@@ -181,7 +191,7 @@ class Overshoots(TreeDecoder):
 def test_wrong_ends_are_rejected(monkeypatch):
     target, draft, params = pair("ctx")
     stops = (2, 7)
-    checks.assert_greedy_equals_reference(TreeDecoder(target, draft, BINARY), params, stop_ids=stops)
+    checks.assert_greedy_equals_reference(decode.sequoia(target, draft, BINARY), params, stop_ids=stops)
     emit = state.emit
 
     def last_stop_only(row, tokens, count, logprobs):
@@ -195,7 +205,7 @@ def test_wrong_ends_are_rejected(monkeypatch):
 
     monkeypatch.setattr(state, "emit", last_stop_only)
     with pytest.raises(AssertionError):
-        checks.assert_greedy_equals_reference(SeesLastStopOnly(target, draft, BINARY), params, stop_ids=stops)
+        checks.assert_greedy_equals_reference(of(SeesLastStopOnly, target, draft, BINARY), params, stop_ids=stops)
 
     def overshoot(row, tokens, count, logprobs):
         updated, kept = emit(row._replace(max_new_tokens=row.max_new_tokens + 64), tokens, count, logprobs)
@@ -203,7 +213,7 @@ def test_wrong_ends_are_rejected(monkeypatch):
         return updated._replace(max_new_tokens=row.max_new_tokens, is_finished=updated.is_finished | is_full), kept
 
     monkeypatch.setattr(state, "emit", overshoot)
-    wrong = Overshoots(target, draft, BINARY)
+    wrong = of(Overshoots, target, draft, BINARY)
     for count in (1, 2, 3):
         rounds = checks.steps(wrong, params, [[3]], count)[0]
         emitted = int(rounds.row.num_tokens[0]) - 1
@@ -213,12 +223,15 @@ def test_wrong_ends_are_rejected(monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class SameNoiseEveryRound(TreeDecoder):
-    """K3: the key of a round does not depend on the round."""
-
+class DraftsWithTheRowsKey(StaticTree):
     def draft_tree(self, params, state, key):
         del key
         return super().draft_tree(params, state, state.row.key)
+
+
+@dataclasses.dataclass(frozen=True)
+class SameNoiseEveryRound(TreeDecoder):
+    """K3: the key of a round does not depend on the round."""
 
     def resolve(self, row, drafted, logits, key):
         del key
@@ -226,11 +239,11 @@ class SameNoiseEveryRound(TreeDecoder):
 
 
 @dataclasses.dataclass(frozen=True)
-class SameNoiseEveryNode(TreeDecoder):
+class SameNoiseEveryNode(StaticTree):
     """Proposals of all nodes share a key."""
 
-    def _propose(self, row, key, node, logits, count):
-        return super()._propose(row, key, jnp.zeros_like(node), logits, count)
+    def propose(self, row, key, node, logits, count):
+        return super().propose(row, key, jnp.zeros_like(node), logits, count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,14 +272,16 @@ def assert_lossless(decoder):
     checks.assert_joint_law(decoder, PARAMS, law(), 4, 0.02)
 
 
-@pytest.mark.parametrize("decoder", [SameNoiseEveryRound, SameNoiseEveryNode])
-def test_noise_used_twice_is_rejected(decoder):
+@pytest.mark.parametrize(
+    ("decoder", "drafter"), [(SameNoiseEveryRound, DraftsWithTheRowsKey), (TreeDecoder, SameNoiseEveryNode)]
+)
+def test_noise_used_twice_is_rejected(decoder, drafter):
     with pytest.raises(AssertionError, match="total variation"):
-        assert_lossless(decoder(MODEL, MODEL, tree.chain(2)))
+        assert_lossless(decoder(MODEL, drafter(MODEL, MODEL, tree.chain(2))))
 
 
 @pytest.mark.parametrize("node_key", [_no_purpose, _no_node, _residual_shares_proposal])
 def test_noise_shared_among_draws_is_rejected(monkeypatch, node_key):
     monkeypatch.setattr(proposals, "key_of", node_key)
     with pytest.raises(AssertionError, match="total variation"):
-        assert_lossless(PatchedNoise(MODEL, MODEL, tree.chain(2), name=node_key.__name__))
+        assert_lossless(of(PatchedNoise, MODEL, MODEL, tree.chain(2), name=node_key.__name__))

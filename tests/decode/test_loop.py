@@ -11,11 +11,10 @@ from toys import TREES, ConstantLM, TableLM, pair
 
 from jaxspec import decode, sampling, tree
 from jaxspec.decode import loop
-from jaxspec.decode.trees.decoder import TreeDecoder
 
 TARGET, DRAFT, PARAMS = pair("ctx")
-DECODER = TreeDecoder(TARGET, DRAFT, TREES["binary"])
-CHAIN = TreeDecoder(TARGET, TARGET, tree.chain(5))
+DECODER = decode.sequoia(TARGET, DRAFT, TREES["binary"])
+CHAIN = decode.sequoia(TARGET, TARGET, tree.chain(5))
 SAME = {"target": PARAMS["target"], "draft": PARAMS["target"]}
 SAMPLED = decode.Sampling(1.0)
 

@@ -17,7 +17,7 @@ RAGGED = [*PROMPTS, PROMPTS[2][::-1]]
 
 
 def decoder_of(name: str, shape: str) -> TreeDecoder:
-    return TreeDecoder(pair(name).target, pair(name).draft, TREES[shape])
+    return decode.sequoia(pair(name).target, pair(name).draft, TREES[shape])
 
 
 SHAPES = dict.fromkeys(PAIRS, ("chain3", "star", "binary", "ternary", "optimal")) | {"ctx": tuple(TREES)}
@@ -47,7 +47,7 @@ def test_plain_decoding(name):
 
 def test_many_seeds():
     """A4: 200 models; parameters are arguments, so one program serves all."""
-    model, decoder = CtxLM(11), TreeDecoder(CtxLM(11), CtxLM(11, noise=0.3), TREES["comb"])
+    model, decoder = CtxLM(11), decode.sequoia(CtxLM(11), CtxLM(11, noise=0.3), TREES["comb"])
     for seed in range(200):
         params = model.init(jax.random.key(seed))
         assert_greedy_equals_reference(decoder, {"target": params, "draft": params}, [[seed % 11, 3]], 10)
@@ -61,7 +61,7 @@ def test_a_draft_that_is_the_target_is_always_accepted(name, shape):
     """A5, I14, J9: off by one anywhere in the draft's context, or a forgotten catch-up token, and a round is short."""
     target, _, params = pair(name)
     checks.assert_accepts_everything(
-        TreeDecoder(target, target, TREES[shape]), {"target": params["target"], "draft": params["target"]}
+        decode.sequoia(target, target, TREES[shape]), {"target": params["target"], "draft": params["target"]}
     )
 
 
@@ -69,7 +69,7 @@ def test_a_draft_that_is_the_target_is_always_accepted(name, shape):
 def test_any_draft_changes_speed_only(draft):
     """A7."""
     target, _, params = pair("ctx")
-    decoder = TreeDecoder(target, draft, TREES["binary"])
+    decoder = decode.sequoia(target, draft, TREES["binary"])
     assert_greedy_equals_reference(
         decoder, {"target": params["target"], "draft": draft.init(jax.random.key(3))}, RAGGED
     )
@@ -86,7 +86,7 @@ def test_garbage_behind_the_committed_tokens():
 
         return state._replace(contexts={name: spoil_context(context) for name, context in state.contexts.items()})
 
-    decoder = TreeDecoder(target, draft, TREES["binary"])
+    decoder = decode.sequoia(target, draft, TREES["binary"])
     state, _ = steps(decoder, params, RAGGED, 20, change=spoil)
     for row, prompt in enumerate(RAGGED):
         tokens = state.row.tokens[row, len(prompt) : len(prompt) + 20].tolist()
@@ -97,7 +97,7 @@ def test_garbage_behind_the_committed_tokens():
 def test_draft_of_limited_length(shape):
     """E5: behind the draft's last position nothing is drafted, decoding goes on plainly, in the same program."""
     target, params = CtxLM(11, max_length=64), pair("ctx").params
-    decoder = TreeDecoder(target, CtxLM(11, noise=0.1, max_length=16), TREES[shape])
+    decoder = decode.sequoia(target, CtxLM(11, noise=0.1, max_length=16), TREES[shape])
     state, reports = steps(decoder, params, [PROMPTS[0], PROMPTS[2]], 40)
     for row, prompt in enumerate([PROMPTS[0], PROMPTS[2]]):
         tokens = state.row.tokens[row, len(prompt) : len(prompt) + 40].tolist()
@@ -136,12 +136,12 @@ def test_padding_rows_of_the_draft_are_never_drafted():
     padded = jnp.full((64, 64), 50.0).at[:61, :61].set(table)
     params = {"target": {"table": table}, "draft": {"table": padded}}
     for temperature in (0.0, 1.0):
-        decoder = TreeDecoder(target, draft, TREES["star"])
+        decoder = decode.sequoia(target, draft, TREES["star"])
         state, reports = steps(decoder, params, [[1], [60]], 12, sampling=decode.Sampling(temperature))
         assert (state.row.tokens < 61).all()
         for _, info in reports:
             assert (info.tokens < 61).all()
-    assert_greedy_equals_reference(TreeDecoder(target, draft, TREES["star"]), params, [[1], [60]], 12)
+    assert_greedy_equals_reference(decode.sequoia(target, draft, TREES["star"]), params, [[1], [60]], 12)
 
 
 def test_vocabularies_that_differ_are_refused():
@@ -154,7 +154,7 @@ def test_siblings_share_a_position():
     """E8: with a model of positions, a wide tree whose node indices run ahead of its depths."""
     model = PosLM(11)
     params = model.init(jax.random.key(1))
-    decoder = TreeDecoder(model, model, tree.k_ary(3, 2))
+    decoder = decode.sequoia(model, model, tree.k_ary(3, 2))
     checks.assert_accepts_everything(decoder, {"target": params, "draft": params})
     assert_greedy_equals_reference(decoder, {"target": params, "draft": params}, RAGGED)
 

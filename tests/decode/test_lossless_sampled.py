@@ -14,13 +14,14 @@ from checks import assert_joint_law, run
 from toys import TableLM
 
 from jaxspec import decode, plan, tree, verify
-from jaxspec.decode.trees.decoder import TreeDecoder
+from jaxspec.decode.trees.static import StaticTree
 from jaxspec.sampling import Sampling
 
 MODEL = TableLM(3)
 TARGET = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.3, 0.6], [0.35, 0.5, 0.15]]))
 DRAFT = np.log(np.array([[0.15, 0.25, 0.6], [0.5, 0.4, 0.1], [0.3, 0.1, 0.6]]))
 PARAMS = {name: {"table": jnp.asarray(table, jnp.float32)} for name, table in (("target", TARGET), ("draft", DRAFT))}
+METHODS = {"sequoia": decode.sequoia, "topk": decode.topk}
 TREES = {
     "chain": tree.chain(2),
     "star": tree.star(2),
@@ -39,21 +40,21 @@ def law(**options):
     ("rule", "shape"), [*(("sequoia", shape) for shape in TREES), ("topk", "chain"), ("topk", "ternary")]
 )
 def test_joint_law_of_three_tokens(rule, shape):
-    decoder = TreeDecoder(MODEL, MODEL, TREES[shape], verify.RULES[rule])
+    decoder = METHODS[rule](MODEL, MODEL, TREES[shape])
     assert_joint_law(decoder, PARAMS, law(), 3, 0.012)
 
 
 def test_constructors_name_their_rules():
     chain, binary = TREES["chain"], TREES["binary"]
     assert decode.speculative(MODEL, MODEL, 2) == decode.sequoia(MODEL, MODEL, chain)
-    assert decode.sequoia(MODEL, MODEL, binary) == TreeDecoder(MODEL, MODEL, binary, verify.RULES["sequoia"])
-    assert decode.topk(MODEL, MODEL, binary) == TreeDecoder(MODEL, MODEL, binary, verify.RULES["topk"])
+    assert decode.sequoia(MODEL, MODEL, binary).drafter == StaticTree(MODEL, MODEL, binary, verify.RULES["sequoia"])
+    assert decode.topk(MODEL, MODEL, binary).drafter == StaticTree(MODEL, MODEL, binary, verify.RULES["topk"])
 
 
 @pytest.mark.parametrize("shape", ["chain", "binary"])
 def test_joint_law_over_several_rounds(shape):
     """Four tokens: with a draft this far off, two to four rounds."""
-    assert_joint_law(TreeDecoder(MODEL, MODEL, TREES[shape]), PARAMS, law(), 4, 0.02)
+    assert_joint_law(decode.sequoia(MODEL, MODEL, TREES[shape]), PARAMS, law(), 4, 0.02)
 
 
 def test_joint_law_of_plain_decoding():
@@ -74,13 +75,13 @@ OPTIONS = {
 def test_joint_law_under_options(options):
     """G1: accepted, corrected and bonus tokens follow one pipeline, at every offset of a block."""
     sampling = Sampling(**{**options, "bias": np.array(options["bias"])} if "bias" in options else options)
-    decoder = TreeDecoder(MODEL, MODEL, TREES["binary"])
+    decoder = decode.sequoia(MODEL, MODEL, TREES["binary"])
     assert_joint_law(decoder, PARAMS, law(**options), 3, 0.012, sampling=sampling)
 
 
 def test_the_draft_s_temperature_changes_speed_only():
     """C3: drafts at temperature 0, .5, 1 and 2 below a target at .7, in one program."""
-    decoder, accepted = TreeDecoder(MODEL, MODEL, TREES["chain"]), []
+    decoder, accepted = decode.sequoia(MODEL, MODEL, TREES["chain"]), []
     for temperature in (0.0, 0.5, 1.0, 2.0):
         options = {"sampling": Sampling(0.7), "draft_temperature": temperature}
         assert_joint_law(decoder, PARAMS, law(temperature=0.7), 3, 0.02, num_keys=2, **options)
@@ -92,7 +93,7 @@ def test_the_draft_s_temperature_changes_speed_only():
 def test_rows_with_their_own_options():
     """C2: rows at T = 0, 1, 0 and .7 in one batch each have their own law."""
     temperatures = np.tile([0.0, 1.0, 0.0, 0.7], 2**13)
-    decoder = TreeDecoder(MODEL, MODEL, TREES["binary"])
+    decoder = decode.sequoia(MODEL, MODEL, TREES["binary"])
     tokens = run(decoder, PARAMS, [[0]] * 2**15, 3, sampling=Sampling(temperatures), logprobs=False).tokens
     codes = tokens @ [9, 3, 1]
     for offset, temperature in ((1, 1.0), (3, 0.7)):
@@ -105,7 +106,7 @@ def test_rows_with_their_own_options():
 
 def test_rows_are_independent_of_one_another():
     """The joint law of two neighbours' tokens is the product: no two rows share noise."""
-    decoder = TreeDecoder(MODEL, MODEL, TREES["chain"])
+    decoder = decode.sequoia(MODEL, MODEL, TREES["chain"])
     first = run(decoder, PARAMS, [[0]] * 2**15, 3, sampling=Sampling(1.0), logprobs=False).tokens[:, 0]
     counts = np.bincount(first[::2] * 3 + first[1::2], minlength=9)
     assert reference.chi_square_excess(counts, np.outer(law()[0], law()[0])) < 5
@@ -119,13 +120,13 @@ def test_zero_probabilities_on_both_sides():
     params = {
         name: {"table": jnp.asarray(table, jnp.float32)} for name, table in (("target", target), ("draft", draft))
     }
-    decoder = TreeDecoder(MODEL, MODEL, TREES["binary"])
+    decoder = decode.sequoia(MODEL, MODEL, TREES["binary"])
     assert_joint_law(decoder, params, np.exp(target), 3, 0.012, sampling=Sampling(1.0))
 
 
 def test_draft_of_limited_length_keeps_the_law():
     """E5: nodes that can't be drafted are not there; the law is the target's on both sides of the limit."""
-    decoder = TreeDecoder(MODEL, TableLM(3, max_length=2), TREES["binary"])
+    decoder = decode.sequoia(MODEL, TableLM(3, max_length=2), TREES["binary"])
     assert_joint_law(decoder, PARAMS, law(), 3, 0.02, num_keys=2)
 
 
@@ -138,7 +139,7 @@ def test_acceptance_is_one_minus_the_distance():
         for name, probs in (("target", target), ("draft", draft))
     }
     generation = run(
-        TreeDecoder(MODEL, MODEL, TREES["chain"]), params, [[0]] * 2**15, 3, sampling=Sampling(1.0), logprobs=False
+        decode.sequoia(MODEL, MODEL, TREES["chain"]), params, [[0]] * 2**15, 3, sampling=Sampling(1.0), logprobs=False
     )
     assert generation.stats.total().conditional_acceptance[0] == pytest.approx(0.9, abs=0.005)
 
@@ -147,13 +148,13 @@ def test_low_precision_draft_that_is_the_target_is_always_accepted():
     """A9: logits that bfloat16 merges; proposals and tests read the same float32 distribution."""
     table = jnp.tile(jnp.array([1.0, 1.003, 0.2]), (3, 1)).astype(jnp.bfloat16)
     params = {"target": {"table": table}, "draft": {"table": table}}
-    generation = run(TreeDecoder(MODEL, MODEL, TREES["chain"]), params, [[0]] * 512, 6, sampling=Sampling(1.0))
+    generation = run(decode.sequoia(MODEL, MODEL, TREES["chain"]), params, [[0]] * 512, 6, sampling=Sampling(1.0))
     assert generation.stats.total().rounds == 2 * 512
 
 
 def test_same_key_same_tokens_and_another_key_others():
     """J8: nothing is carried from call to call."""
-    decoder, sampling = TreeDecoder(MODEL, MODEL, TREES["chain"]), Sampling(1.0)
+    decoder, sampling = decode.sequoia(MODEL, MODEL, TREES["chain"]), Sampling(1.0)
     first, other, again = (
         run(decoder, PARAMS, [[0]] * 512, 6, key=jax.random.key(seed), sampling=sampling) for seed in (1, 2, 1)
     )

@@ -8,7 +8,6 @@ from toys import TREES, ConstantLM, TableLM, pair
 
 from jaxspec import decode, tree
 from jaxspec.decode.stats import Counts, Stats
-from jaxspec.decode.trees.decoder import TreeDecoder
 
 
 def independent(target, draft):
@@ -75,7 +74,7 @@ def test_acceptance_by_child_rank():
 def test_counts_add_up(shape, temperature):
     """Every sum from the rounds' own reports, with rows that end at different times."""
     target, draft, params = pair("ctx")
-    decoder, limits = TreeDecoder(target, draft, TREES[shape]), [20, 9, 14, 3]
+    decoder, limits = decode.sequoia(target, draft, TREES[shape]), [20, 9, 14, 3]
     options = decode.Sampling(temperature)
     counts = run(decoder, params, PROMPTS, limits, sampling=options).stats.counts
     _, reports = steps(decoder, params, PROMPTS, limits, sampling=options)
@@ -87,7 +86,7 @@ def test_counts_add_up(shape, temperature):
     np.testing.assert_array_equal(counts.emitted, limits)
     np.testing.assert_array_equal(counts.accepted_lengths.sum(axis=1), counts.rounds)
     np.testing.assert_array_equal(counts.accepted_lengths @ np.arange(decoder.depth + 1), counts.accepted)
-    np.testing.assert_array_equal(counts.drafted, (decoder.tree.size - 1) * counts.rounds)
+    np.testing.assert_array_equal(counts.drafted, (TREES[shape].size - 1) * counts.rounds)
     np.testing.assert_array_equal(counts.path_drafted - counts.path_rolled_back, counts.accepted)
     assert (counts.emitted - counts.accepted <= counts.rounds).all()
     assert (counts.accept.sum(axis=2) <= counts.visits + 1e-4).all()

@@ -118,7 +118,7 @@ def test_overhead_is_what_a_round_takes_beyond_its_forwards_and_beyond_a_plain_r
 
     def timed_round(decoder, params, prompt, **options):
         asked.append(options["num_tokens"])
-        return slowly(rounds[decoder.tree.size if hasattr(decoder, "tree") else 1])
+        return slowly(rounds[decoder.forwards["target"][0]])
 
     def timed_step(model, params, size, **options):
         return slowly(steps[size] if model.vocab_size == 4 else 1.0)

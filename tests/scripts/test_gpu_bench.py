@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-from drawn import DrawnRule, DrawnTree
+from drawn import DrawnRule, drawn_tree
 from harness import Bench, Skipped
 from shapes import PAPER, SHAPES, VECTORS
 
@@ -119,7 +119,7 @@ def test_refuses_an_unknown_section(capsys):
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
 def test_drawn_rounds_have_the_published_law(temperature, key):
     pair = toys.pair("table")
-    decoder = DrawnTree(pair.target, pair.draft, SHAPE, DrawnRule(ACCEPTANCE))
+    decoder = drawn_tree(pair.target, pair.draft, SHAPE, ACCEPTANCE)
     batch, num_rounds = 256, 10
     stream = decode.stream(
         decoder,
@@ -162,7 +162,7 @@ def test_the_rule_draws_but_leaves_no_work_out():
 def test_refuses_an_acceptance_that_is_too_short():
     pair = toys.pair("table")
     with pytest.raises(ValueError, match="3 siblings, but the acceptance covers 2"):
-        DrawnTree(pair.target, pair.draft, SHAPE, DrawnRule(ACCEPTANCE[:2]))
+        drawn_tree(pair.target, pair.draft, SHAPE, ACCEPTANCE[:2])
 
 
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)

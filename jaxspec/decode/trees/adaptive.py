@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxspec import tree as trees
-from jaxspec.base import Model, Params
+from jaxspec.base import Context, Model, Output, Params
 from jaxspec.decode import proposals
-from jaxspec.decode import state as states
-from jaxspec.decode.state import Info, Row, State
+from jaxspec.decode.state import Row, State
+from jaxspec.decode.trees.chain_drafting import draft_chain
 from jaxspec.decode.trees.decoder import TreeDecoder
-from jaxspec.decode.trees.drafting import Drafted, draft_chain
+from jaxspec.decode.trees.drafter import Accepted, Drafted, Sizes
+from jaxspec.decode.trees.static import StaticTree
 
 
 class Threshold(NamedTuple):
@@ -36,13 +37,14 @@ class Threshold(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaEDL(TreeDecoder):
-    """A decoder of a chain whose length is decided while it is drafted.
+class AdaEDL:
+    """A drafter of a chain whose length is decided while it is drafted.
 
     The draft steps that are not taken are saved; the target's forward always has the chain's full width, `max_length`
     + 1 tokens, since a compiled program's shapes are fixed.
 
     Attributes:
+        chain: The longest chain, and how its tokens are drawn and tested.
         threshold: λ of a row's first round.
         entropy_factor: γ_e of the bound 1 - sqrt(γ_e · H).
         target_acceptance: α*, the share of accepted tokens that the threshold aims at.
@@ -51,6 +53,7 @@ class AdaEDL(TreeDecoder):
         threshold_memory: β2, the weight of the past in the threshold.
     """
 
+    chain: StaticTree
     threshold: float = 0.5
     entropy_factor: float = 0.2
     target_acceptance: float = 0.9
@@ -59,9 +62,10 @@ class AdaEDL(TreeDecoder):
     threshold_memory: float = 0.9
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.tree.is_chain:
-            raise ValueError(f"The tree {self.tree.parents} has siblings: AdaEDL drafts a chain, as tree.chain gives.")
+        if not self.chain.tree.is_chain:
+            raise ValueError(
+                f"The tree {self.chain.tree.parents} has siblings: AdaEDL drafts a chain, as tree.chain gives."
+            )
         if math.isnan(self.threshold):
             raise ValueError("threshold=nan: give a number; -inf never stops, above 1 drafts one token a round.")
         for name in ("entropy_factor", "step"):
@@ -73,27 +77,47 @@ class AdaEDL(TreeDecoder):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name}={value} must lie between 0 and 1; {DEFAULTS[name]} is the paper's.")
 
-    def init(self, params: dict[str, Params], row: Row) -> State:
-        """The state before the prompt is read."""
-        return states.init(self, row, Threshold(jnp.float32(self.threshold), jnp.float32(self.target_acceptance)))
+    @property
+    def models(self) -> dict[str, tuple[Model, int]]:
+        return self.chain.models
 
-    def round(self, params: dict[str, Params], state: State) -> tuple[State, Info]:
-        """Draft until the entropy stops it, verify in one forward, commit, and adapt the threshold."""
-        after, info = super().round(params, state)
-        return after._replace(memory=self.adapt(state.memory, info.num_drafted, info.num_accepted)), info
+    @property
+    def sizes(self) -> Sizes:
+        """Those of the longest chain, which a round's may fall short of."""
+        return self.chain.sizes
+
+    def init(self, params: dict[str, Params], row: Row) -> Threshold:
+        """The first round's threshold."""
+        del params, row
+        return Threshold(jnp.float32(self.threshold), jnp.float32(self.target_acceptance))
 
     def draft_tree(self, params: dict[str, Params], state: State, key: jax.Array) -> Drafted:
         """The round's draws from the draft: as many as the row's threshold lets through."""
-        propose = functools.partial(self._propose, state.row, key)
+        propose = functools.partial(self.chain.propose, state.row, key)
         goes_on = functools.partial(self.goes_on, state)
-        return draft_chain(self.draft, self.tree, params["draft"], state, propose, goes_on)
+        return draft_chain(self.chain.draft, self.chain.tree, params["draft"], state, propose, goes_on)
+
+    def test(
+        self, row: Row, drafted: Drafted, node: jax.Array, logits: jax.Array, children: jax.Array, active: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """As of any chain: when it stops depends on no token that is tested behind it."""
+        return self.chain.test(row, drafted, node, logits, children, active)
+
+    def resume(
+        self, params: dict[str, Params], state: State, drafted: Drafted, output: Output, accepted: Accepted
+    ) -> tuple[dict[str, Context], Threshold]:
+        """The draft's context, and the threshold adapted to what the row took."""
+        contexts, memory = self.chain.resume(params, state, drafted, output, accepted)
+        num_drafted = jnp.where(state.row.is_finished, 0, drafted.is_active.sum(dtype=jnp.int32))
+        num_accepted = jnp.minimum(accepted.num_emitted, accepted.num_accepted)
+        return contexts, self.adapt(memory, num_drafted, num_accepted)
 
     def goes_on(self, state: State, logits: jax.Array) -> jax.Array:
         """`[]` bool, whether a token is drafted from these `[V]` draft logits: 1 - sqrt(γ_e · H) >= λ.
 
         H is that of temperature 1, whatever temperature the draft has.
         """
-        entropy = _entropy(proposals.adjusted(self.target, self.draft, state.row, logits))
+        entropy = _entropy(proposals.adjusted(self.chain.target, self.chain.draft, state.row, logits))
         return 1.0 - jnp.sqrt(self.entropy_factor * entropy) >= state.memory.value
 
     def adapt(self, memory: Threshold, num_drafted: jax.Array, num_accepted: jax.Array) -> Threshold:
@@ -104,13 +128,13 @@ class AdaEDL(TreeDecoder):
         """
         share = num_accepted.astype(jnp.float32) / jnp.maximum(num_drafted, 1).astype(jnp.float32)
         acceptance = self.acceptance_memory * memory.acceptance + (1.0 - self.acceptance_memory) * share
-        lower = jnp.where(num_accepted != self.depth, -self.step, 0.0)
+        lower = jnp.where(num_accepted != self.chain.tree.depth, -self.step, 0.0)
         change = jnp.where(acceptance < self.target_acceptance, self.step, lower)
         adapted = Threshold(memory.value + (1.0 - self.threshold_memory) * change, acceptance)
         return jax.tree.map(lambda new, old: jnp.where(num_drafted > 0, new, old), adapted, memory)
 
 
-DEFAULTS = {field.name: field.default for field in dataclasses.fields(AdaEDL)}
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(AdaEDL) if field.name != "chain"}
 
 
 def adaedl(
@@ -124,7 +148,7 @@ def adaedl(
     step: float = 0.01,
     acceptance_memory: float = 0.5,
     threshold_memory: float = 0.9,
-) -> AdaEDL:
+) -> TreeDecoder:
     """AdaEDL: a chain of up to `max_length` drafted tokens that stops early where the draft's entropy is high.
 
     The paper leaves the first threshold open (it tries .3 to .9). Here it is .5: draft on while the bound says that the
@@ -149,10 +173,8 @@ def adaedl(
         raise ValueError(
             f"max_length={max_length}: a draft has at least 1 token; decode.autoregressive decodes without one."
         )
-    return AdaEDL(
-        target,
-        draft,
-        trees.chain(max_length),
+    drafter = AdaEDL(
+        StaticTree(target, draft, trees.chain(max_length)),
         threshold=threshold,
         entropy_factor=entropy_factor,
         target_acceptance=target_acceptance,
@@ -160,6 +182,7 @@ def adaedl(
         acceptance_memory=acceptance_memory,
         threshold_memory=threshold_memory,
     )
+    return TreeDecoder(target, drafter)
 
 
 def _entropy(logits: jax.Array) -> jax.Array:

@@ -72,7 +72,7 @@ def test_every_option_is_used_and_repeated(run, calls):
     assert {key: result["config"][key] for key in wanted} == wanted
     assert (result["token_ids"], result["finish_reason"]) == ([72, 73], "stop")
     [(decoder, token_ids, used)] = calls
-    assert decoder.tree == tree.chain(3)
+    assert decoder.drafter.tree == tree.chain(3)
     assert token_ids == [byte_tokenizer()("hello")["input_ids"]]
     sampling = used["sampling"]
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.7, 40, 0.95, 0.01)

@@ -20,6 +20,8 @@ from jaxspec.decode import loop, stats
 from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.state import round_key
 from jaxspec.decode.trees.adaptive import AdaEDL, adaedl
+from jaxspec.decode.trees.decoder import TreeDecoder
+from jaxspec.decode.trees.static import StaticTree
 from jaxspec.sampling import Sampling
 
 MODEL = TableLM(3)
@@ -118,9 +120,9 @@ class DropsUnlikelyTokens(AdaEDL):
 
 def test_deciding_from_the_drawn_token_is_rejected():
     """The first token is never dropped, and still the law is wrong."""
-    decoder = DropsUnlikelyTokens(MODEL, MODEL, tree.chain(3), threshold=NEVER)
+    drafter = DropsUnlikelyTokens(StaticTree(MODEL, MODEL, tree.chain(3)), threshold=NEVER)
     with pytest.raises(AssertionError, match="total variation"):
-        assert_joint_law(decoder, PARAMS, TARGET, 4, 0.02, num_keys=2)
+        assert_joint_law(TreeDecoder(MODEL, drafter), PARAMS, TARGET, 4, 0.02, num_keys=2)
 
 
 def test_joint_law_of_a_reduced_and_limited_draft():
@@ -261,10 +263,10 @@ def test_all_branches_of_the_adaptation():
     memory = decoder.init({}, row_of(decoder)).memory
     assert (float(memory.value), float(memory.acceptance)) == (0.5, pytest.approx(0.9))
     for drafted, accepted, threshold, acceptance in ((4, 2, 0.501, 0.7), (3, 3, 0.499, 0.95), (4, 4, 0.5, 0.95)):
-        adapted = decoder.adapt(memory, jnp.int32(drafted), jnp.int32(accepted))
+        adapted = decoder.drafter.adapt(memory, jnp.int32(drafted), jnp.int32(accepted))
         assert float(adapted.value) == pytest.approx(threshold, abs=1e-6)
         assert float(adapted.acceptance) == pytest.approx(acceptance, abs=1e-6)
-    assert decoder.adapt(memory, jnp.int32(0), jnp.int32(0)) == memory
+    assert decoder.drafter.adapt(memory, jnp.int32(0), jnp.int32(0)) == memory
 
 
 def row_of(decoder):
@@ -284,7 +286,7 @@ def test_finished_rows_keep_their_threshold():
 @functools.partial(jax.jit, static_argnums=0)
 def drafts(decoder, rows):
     """The drafts of a batch's first round behind prompts of one token."""
-    return jax.vmap(lambda row: decoder.draft_tree(PARAMS, decoder.init(PARAMS, row), round_key(row)))(rows)
+    return jax.vmap(lambda row: decoder.drafter.draft_tree(PARAMS, decoder.init(PARAMS, row), round_key(row)))(rows)
 
 
 @pytest.mark.parametrize(("temperature", "draft_temperature"), [(0.0, None), (1.0, None), (1.0, 0.3), (0.7, 0.0)])
@@ -316,7 +318,7 @@ def test_entropy_with_impossible_tokens():
     decoder = adaedl(TableLM(4), TableLM(4), 3, threshold=0.7)
     state = decoder.init({}, row_of(adaedl(MODEL, MODEL, 3)))
     logits = jnp.log(jnp.array([[1.0, 0, 0, 0], [0.9, 0.1, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4]))
-    confident = jax.vmap(lambda one: decoder.goes_on(state, one))(logits)
+    confident = jax.vmap(lambda one: decoder.drafter.goes_on(state, one))(logits)
     assert confident.tolist() == [True, True, False, False]
 
 
@@ -423,7 +425,7 @@ def test_equal_settings_are_one_program():
 
 def test_constructor_has_the_class_s_defaults():
     chain = tree.chain(4)
-    assert adaedl(MODEL, MODEL, 4) == AdaEDL(MODEL, MODEL, chain)
+    assert adaedl(MODEL, MODEL, 4).drafter == AdaEDL(StaticTree(MODEL, MODEL, chain))
     assert (adaedl(MODEL, MODEL, 4).depth, adaedl(MODEL, MODEL, 4).max_emitted) == (4, 5)
 
 
@@ -447,4 +449,4 @@ def test_values_out_of_range_are_refused(settings, message):
 
 def test_a_tree_is_refused():
     with pytest.raises(ValueError, match=r"siblings.*tree\.chain"):
-        AdaEDL(MODEL, MODEL, tree.star(2))
+        AdaEDL(StaticTree(MODEL, MODEL, tree.star(2)))
