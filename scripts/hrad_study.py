@@ -24,9 +24,10 @@ from jaxspec.cli.show import terminal
 from jaxspec.cli.values import integer
 from jaxspec.networks import with_features
 from jaxspec.train.hrad import collecting
-from jaxspec.train.hrad import evaluation as evaluation_
 from jaxspec.train.hrad.collecting import Rounds
-from jaxspec.train.hrad.evaluation import Collected, Evaluation
+from jaxspec.train.hrad.evaluation import CUTS, Evaluation
+from jaxspec.train.hrad.fitting import split_by_prompt
+from jaxspec.train.hrad.trained import Collected, train
 
 SHOWN = ("hrad", "lengths", "regression", "confidence", "confidence_balanced", "majority")
 
@@ -86,17 +87,17 @@ def study(pair: pairs.Pair, args: argparse.Namespace, progress: Progress) -> lis
         records.append(record | scores)
 
     for features in args.features:
-        trained = evaluation_.train(read(pair, rounds, features), seed=args.seed)
+        trained = train(read(pair, rounds, features), seed=args.seed)
         add(f"K = {features}", "held out", trained.num_rounds["training"], trained.held_out)
     collected = read(pair, rounds, args.default_features)
-    held_out = evaluation_.split_by_prompt(rounds.prompts, args.seed).held_out
+    held_out = split_by_prompt(rounds.prompts, args.seed).held_out
     for part in (2, 4):
         fewer = some(collected, ~held_out & (rounds.prompts % part == 0))
-        trained = evaluation_.train(fewer, some(collected, held_out), seed=args.seed)
+        trained = train(fewer, some(collected, held_out), seed=args.seed)
         assert trained.other_task is not None
         add(f"of 1 / {part} of the prompts", "held out", trained.num_rounds["training"], trained.other_task)
     for place, name in enumerate(names):
-        trained = evaluation_.train(some(collected, files == place), some(collected, files != place), seed=args.seed)
+        trained = train(some(collected, files == place), some(collected, files != place), seed=args.seed)
         assert trained.other_task is not None
         add(f"of {name}", name, trained.num_rounds["training"], trained.held_out)
         add(f"of {name}", "the other files", trained.num_rounds["training"], trained.other_task)
@@ -107,7 +108,7 @@ def show(records: Sequence[dict[str, Any]]) -> None:
     """Accuracy and balanced accuracy of each predictor, and what cutting by it is estimated to give."""
     console = terminal.results_console()
     table = Table("head", "tried on", "rounds", *SHOWN, title="accuracy / balanced accuracy")
-    cuts = Table("head", "tried on", *evaluation_.CUTS, title="estimated tokens a round / rollback, by the cut")
+    cuts = Table("head", "tried on", *CUTS, title="estimated tokens a round / rollback, by the cut")
     for record in records:
         cells = (f"{record[name]['accuracy']:.3f} / {record[name]['balanced']:.3f}" for name in SHOWN)
         table.add_row(record["head"], record["tried_on"], str(record["trained_on"]), *cells)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from jaxspec.base import Model, Progress
     from jaxspec.pairs.loading import Pair
     from jaxspec.train.hrad.collecting import Rounds
-    from jaxspec.train.hrad.evaluation import Collected, Cost, Trained
+    from jaxspec.train.hrad.evaluation import Cost
+    from jaxspec.train.hrad.trained import Collected, Trained
 
 NUM_PROMPTS, LENGTH, FEATURES, EPOCHS = 200, 8, 4, 20
 """Defaults. The last two are SpecBranch's."""
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxspec.networks import with_features
     from jaxspec.pairs import heads
     from jaxspec.train.hrad import cards, evaluation
+    from jaxspec.train.hrad.trained import train
 
     target = with_features(pair.target, args.features)
     keys = jax.random.split(jax.random.key(args.seed), 2)
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         if encoded_others:
             logged = _collect(args, pair, target, encoded_others, keys[1], "rounds of the other task", progress)
             other = _with_inputs(logged, pair, target)
-        trained = evaluation.train(
+        trained = train(
             _with_inputs(rounds, pair, target), other, seed=args.seed, epochs=args.epochs, progress=progress
         )
         progress("round time", 0, 1)
@@ -149,7 +151,7 @@ def _collect(
 
 def _with_inputs(rounds: "Rounds", pair: "Pair", target: "Model") -> "Collected":
     from jaxspec.train.hrad import collecting
-    from jaxspec.train.hrad.evaluation import Collected
+    from jaxspec.train.hrad.trained import Collected
 
     return Collected(rounds, collecting.inputs(rounds, target, pair.params["target"]))
 
@@ -179,7 +181,7 @@ def _record(
     args: argparse.Namespace, pair: "Pair", encoded: list[list[int]], trained: "Trained", cost: "Cost"
 ) -> dict[str, Any]:
     """What `hrad.json` states beside the network's config. Files by name: their places are this machine's."""
-    from jaxspec.train.hrad import evaluation
+    from jaxspec.train.hrad.trained import metrics
 
     settings = {"num_prompts": len(encoded), "prompts": Path(args.prompts).name}
     settings |= {"held_out_prompts": Path(args.held_out_prompts).name if args.held_out_prompts else None}
@@ -191,7 +193,7 @@ def _record(
         "features": args.features,
         "epsilon": trained.settings.head.epsilon,
         "trained": settings | {name: getattr(args, name) for name in names} | trained.protocol(),
-        "metrics": evaluation.metrics(trained, cost),
+        "metrics": metrics(trained, cost),
         "command": _command(args, pair),
         "machine": records.machine_description(),
         "versions": records.library_versions(),

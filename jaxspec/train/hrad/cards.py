@@ -17,7 +17,7 @@ LABELS = {
     "confidence_balanced": "confidence alone, best balanced ε",
     "majority": "always the majority class",
 }
-"""What is compared, by `hrad_report.PREDICTORS`."""
+"""What is compared, by `evaluation.PREDICTORS`."""
 
 
 CUT_LABELS = {
@@ -27,7 +27,7 @@ CUT_LABELS = {
     "nothing": "no cut",
     "ideal": "a cut that knows what is accepted",
 }
-"""What is compared, by `hrad_report.CUTS`."""
+"""What is compared, by `evaluation.CUTS`."""
 
 
 def print_report(console: Console, record: Mapping[str, Any]) -> None:

@@ -12,11 +12,11 @@ from jaxspec.cli.show.terminal import results_console
 from jaxspec.networks import MLP
 from jaxspec.pairs import heads
 from jaxspec.records import finite
-from jaxspec.train.hrad import cards, fitting, settings
-from jaxspec.train.hrad import evaluation as evaluation_
+from jaxspec.train.hrad import cards, deciding, evaluation, fitting, scores
 from jaxspec.train.hrad.collecting import Rounds
-from jaxspec.train.hrad.evaluation import Collected, Cost
+from jaxspec.train.hrad.evaluation import CUTS, PREDICTORS, Cost
 from jaxspec.train.hrad.fitting import Examples
+from jaxspec.train.hrad.trained import Collected, metrics, train
 
 LENGTH = 5
 NETWORK = MLP(1, 4, hidden_sizes=(32, 16))
@@ -46,7 +46,7 @@ def optax_promotion():
 def trained():
     told = []
     with jax.numpy_dtype_promotion("standard"):
-        found = evaluation_.train(
+        found = train(
             made_up(0),
             made_up(1),
             seed=3,
@@ -153,7 +153,7 @@ def test_a_fit_refuses_nothing_to_fit():
 
 
 def test_scores():
-    found = evaluation_.score(np.array([0, 0, 0, 2]), np.array([0, 1, 0, 2]))
+    found = scores.score(np.array([0, 0, 0, 2]), np.array([0, 1, 0, 2]))
     assert found.confusion == ((2, 1, 0), (0, 0, 0), (0, 0, 1))
     assert found.accuracy == 0.75
     assert found.recall == pytest.approx((2 / 3, np.nan, 1), nan_ok=True)
@@ -163,21 +163,21 @@ def test_scores():
 def test_accepted_lengths():
     rng = np.random.default_rng(0)
     pmf = theory.accepted_pmf(0.7, 4)
-    found = evaluation_.accepted_lengths(rng.choice(5, 4000, p=pmf), 5)
+    found = scores.accepted_lengths(rng.choice(5, 4000, p=pmf), 5)
     assert found.alpha == pytest.approx(0.7, abs=0.02)
     np.testing.assert_allclose(found.geometric, 4000 * theory.accepted_pmf(found.alpha, 4))
     assert sum(found.counts) == 4000
-    assert not evaluation_.accepted_lengths(np.array([0, 1, 1, 2, 2, 2]), 3).is_bimodal
-    assert evaluation_.accepted_lengths(np.array([0, 0, 1, 2, 2, 2]), 3).is_bimodal
-    assert evaluation_.accepted_lengths(np.array([0, 1, 1, 2]), 3)[:2] == ((1, 2, 1), 4 / 7)
+    assert not scores.accepted_lengths(np.array([0, 1, 1, 2, 2, 2]), 3).is_bimodal
+    assert scores.accepted_lengths(np.array([0, 0, 1, 2, 2, 2]), 3).is_bimodal
+    assert scores.accepted_lengths(np.array([0, 1, 1, 2]), 3)[:2] == ((1, 2, 1), 4 / 7)
 
 
 def test_epsilons_are_the_best_ones():
     rounds = made_up(0).rounds
-    assert evaluation_.choose_epsilons(rounds) == (0.6, 0.6)
+    assert scores.choose_epsilons(rounds) == (0.6, 0.6)
     rare = rounds.take(np.flatnonzero((rounds.classes != hrad.NONE) | (np.arange(len(rounds.tokens)) % 10 == 0)))
-    for name, value in evaluation_.choose_epsilons(rare)._asdict().items():
-        assert value in settings.EPSILONS, name
+    for name, value in scores.choose_epsilons(rare)._asdict().items():
+        assert value in deciding.EPSILONS, name
 
 
 def test_the_head_and_what_it_is_compared_with(trained):
@@ -185,22 +185,22 @@ def test_the_head_and_what_it_is_compared_with(trained):
     assert list(found.fitted) == list(fitting.NAMES)
     sizes = [fitted.network.num_classes for fitted in found.fitted.values()]
     assert sizes == [3, LENGTH, 1]
-    for evaluation in (found.held_out, found.other_task):
-        assert list(evaluation.scores) == list(evaluation_.PREDICTORS)
-        assert all(np.sum(one.confusion) == evaluation.rounds for one in evaluation.scores.values())
-        assert all(evaluation.scores[name].accuracy > 0.75 for name in ("hrad", "confidence"))
-        assert evaluation.scores["majority"].accuracy < 0.6
-        assert evaluation.scores["majority"].balanced == pytest.approx(1 / 3)
-        assert evaluation.hard_share + evaluation.soft_share == 1
-        assert list(evaluation.cuts) == list(evaluation_.CUTS)
-        assert evaluation.cuts["ideal"].rollback == 0.0
-        assert evaluation.cuts["nothing"].rollback == max(one.rollback for one in evaluation.cuts.values())
+    for assessed in (found.held_out, found.other_task):
+        assert list(assessed.scores) == list(PREDICTORS)
+        assert all(np.sum(one.confusion) == assessed.rounds for one in assessed.scores.values())
+        assert all(assessed.scores[name].accuracy > 0.75 for name in ("hrad", "confidence"))
+        assert assessed.scores["majority"].accuracy < 0.6
+        assert assessed.scores["majority"].balanced == pytest.approx(1 / 3)
+        assert assessed.hard_share + assessed.soft_share == 1
+        assert list(assessed.cuts) == list(CUTS)
+        assert assessed.cuts["ideal"].rollback == 0.0
+        assert assessed.cuts["nothing"].rollback == max(one.rollback for one in assessed.cuts.values())
     assert found.held_out.rounds == found.num_rounds["held_out"] == 4 * 12
     assert found.num_prompts == {"training": 14, "stopping": 2, "held_out": 4}
     assert found.other_task.rounds == 240
     assert {what for what, _, _ in told} == set(fitting.NAMES)
     inputs, setting = made_up(2).inputs, found.settings.head
-    wanted = settings.decided(fitting.logits(found.fitted["hrad"], inputs), setting)
+    wanted = deciding.decided(fitting.logits(found.fitted["hrad"], inputs), setting)
     network, params = found.head
     assert np.asarray(network.apply(params, inputs)).argmax(-1).tolist() == wanted.tolist()
 
@@ -236,7 +236,7 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
                 "max_new_tokens": 9,
                 "epochs": 20,
             },
-            "metrics": evaluation_.metrics(found, evaluation_.cost(*found.head, 2.0, repeats=1)),
+            "metrics": metrics(found, evaluation.cost(*found.head, 2.0, repeats=1)),
             "command": "jaxspec train-hrad …",
             "machine": "a machine",
             "versions": {"jax": "1"},

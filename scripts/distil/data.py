@@ -1,6 +1,6 @@
 """What a draft is distilled from: completions, the target's labels on them, and how much each position counts.
 
-`distil_draft.py` has the commands; a completions file is described there.
+`scripts/distil_draft.py` has the commands; a completions file is described there.
 """
 
 import argparse
