@@ -48,7 +48,7 @@ class Profile:
         date: When it was measured.
         overhead_ms: Milliseconds that a round with a draft costs beyond its steps.
         calibration: `[2, n, 2]` share of the drafted tokens and their acceptance in n equal steps of the draft's
-            confidence from 0 to 1, behind a rejection and elsewhere (see `calibration`); None where not measured.
+            confidence from 0 to 1, behind a rejection and elsewhere (`measure.calibration`); None where not measured.
 
     Raises:
         ValueError: Names the field and the entry that is not what it must be.

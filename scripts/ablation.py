@@ -182,7 +182,7 @@ def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse
 def predict(
     records: list[dict[str, Any]], pair: pairs.Pair, encoded: list[list[int]], options: argparse.Namespace
 ) -> None:
-    """Adds to the branch decoders' records what `branch_theory` expects of a cut by confidence on these prompts."""
+    """Adds to the branch decoders' records what `theory.renewal` expects of a cut by confidence on these prompts."""
     profile = pair.profile_at(options.temperature)
     if profile is None:
         raise SystemExit(f"--predict: {pair.name} has no profile with the acceptance by rank (jaxspec measure).")

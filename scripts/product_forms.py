@@ -5,7 +5,7 @@
 Random weights in the shapes of the pair's target, its head included, in one piece of memory for each form, as a CPU has
 a pair's parameters. The forms take turns, so that a slow moment of the machine meets all of them.
 
-    library     what the library runs on a CPU (jaxspec.networks.products): blocks up to 5 tokens, then filled columns
+    library     what the library runs on a CPU (networks.weights.products): blocks up to 5 tokens, then filled columns
     columns     W [out, in] times x [in, n]
     rows        x [n, in] times W [in, out]
     blocks      x [n, in] times each of W's blocks [in, 64], as one batch

@@ -2,7 +2,7 @@
 
 A calibration is `[2, n, 2]`: for tokens right behind a rejection, then for all others, and for each of n equal steps of
 the draft's confidence from 0 to 1, the share of these tokens that have it, and how many of them are accepted. The two
-kinds differ, since a rejection is where the draft's text had gone wrong. `branch_theory` predicts SpecBranch from it.
+kinds differ, since a rejection is where the draft's text had gone wrong. `theory.renewal` predicts SpecBranch from it.
 """
 
 import functools
@@ -45,7 +45,7 @@ def measured(
         params: `{"target": …, "draft": …}`.
         prompts: Lists of token ids.
         steps: n.
-        **options: Of `hrad_rounds.observed`; `key`, which is consumed, and `max_new_tokens` must be among them.
+        **options: Of `observing.observed`; `key`, which is consumed, and `max_new_tokens` must be among them.
 
     Raises:
         ValueError: No prompts, a batch size below 1, or anything that `decode.generate` refuses.

@@ -39,7 +39,8 @@ class Transformer:
             Face's `output_hidden_states`: the last one is after the final norm. 0 gives None.
         columns: Whether products are taken of columns, `weight @ x.T`.
         scan_layers: Whether layers are scanned. Weights and entries are then stacked over layers; see `stack`.
-        blocks: Whether parameters hold every weight a second time, in blocks, for calls of few tokens; see `products`.
+        blocks: Whether parameters hold every weight a second time, in blocks, for calls of few tokens; see
+            `weights.products`.
         kept_ids: The ascending tokens that it gives logits for, `[n, len(kept_ids)]`, by a head of its own that has
             their rows only (a draft's reduced vocabulary, FR-Spec); None: all. See `derived.reduce_vocabulary`.
     """

@@ -1,6 +1,6 @@
 """A ready pair by name, from a folder, or from two models.
 
-`pair_file` says what a pair's folder holds, `models` how its models are read, `ready` what a pair is.
+`pair_file` says what a pair's folder holds, `reading` how its models are read, `ready` what a pair is.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ import numpy as np
 import jaxspec
 from jaxspec.networks import Copying, Trimmed, early_exit, early_exit_params, packed, reduce_vocabulary, with_features
 from jaxspec.networks.weights import distinct
-from jaxspec.pairs import heads, models, pair_file
+from jaxspec.pairs import heads, pair_file, reading
 from jaxspec.pairs.fetching import DEFAULT, Unavailable, fetch, locate
 from jaxspec.pairs.heads import Head
-from jaxspec.pairs.models import Loaded
+from jaxspec.pairs.reading import Loaded
 from jaxspec.pairs.ready import Pair
 from jaxspec.profiles import Profile
 
@@ -56,9 +56,9 @@ def load(
         Unavailable: The target has to be fetched, and can't be.
     """
     name, folder = str(name_or_folder), Path(name_or_folder).expanduser()
-    shipped = _shipped(name)
-    if shipped is not None:
-        folder, entries = shipped, pair_file.read(shipped / pair_file.NAME)
+    ours = shipped(name)
+    if ours is not None:
+        folder, entries = ours, pair_file.read(ours / pair_file.NAME)
     elif name in PAIRS:
         folder, entries = None, PAIRS[name]
     elif (folder / pair_file.NAME).is_file():
@@ -68,12 +68,12 @@ def load(
             f"{name!r} is neither the name of a pair nor a folder with {pair_file.NAME}. Names: {', '.join(PAIRS)}. "
             "For two models use pairs.pair(target, draft) (--target, --draft)."
         )
-    target = models.read(*locate(entries["target"], folder), dtype, options)
+    target = reading.read(*locate(entries["target"], folder), dtype, options)
     wanted = entries["draft"] if draft_layers is None else {"early_exit": draft_layers}
     if isinstance(wanted, dict):
         draft = target.exit(wanted["early_exit"])
     else:
-        draft = models.read(*locate(wanted, folder), dtype, options, target.tokenizer)
+        draft = reading.read(*locate(wanted, folder), dtype, options, target.tokenizer)
     profiles: tuple[Profile, ...] = ()
     if folder is not None and draft_layers is None:  # what was measured is of the pair's own draft
         profiles = tuple(Profile.load(folder / file) for file in entries.get("profiles", ()))
@@ -105,22 +105,22 @@ def pair(
         ValueError: A model can't be read, or the vocabularies differ.
         Unavailable: A named model has to be fetched, and can't be.
     """
-    first, second = (models.read(*locate(str(one)), dtype, options) for one in (target, draft))
+    first, second = (reading.read(*locate(str(one)), dtype, options) for one in (target, draft))
     return _packed(_pair(f"{target} + {draft}", first, second))
 
 
 def _pair(name: str, target: Loaded, draft: Loaded, profiles: tuple[Profile, ...] = (), description: str = "") -> Pair:
     """The pair, checked and trimmed to the vocabulary that both have."""
-    vocab = models.common_vocab(target, draft)
+    vocab = reading.common_vocab(target, draft)
     size = max(vocab.values()) + 1
     return Pair(
         name=name,
-        target=models.trimmed("target", target, size),
-        draft=models.trimmed("draft", draft, size),
+        target=reading.trimmed("target", target, size),
+        draft=reading.trimmed("draft", draft, size),
         params={"target": target.params, "draft": draft.params},
         tokenizer=target.tokenizer,
         profiles=profiles,
-        stop_ids=tuple(token for token in models.stop_ids(target.tokenizer) if 0 <= token < size),
+        stop_ids=tuple(token for token in reading.stop_ids(target.tokenizer) if 0 <= token < size),
         sources={"target": target.source, "draft": draft.source},
         description=description or f"target: {target.source}; draft: {draft.source}",
     )
@@ -153,7 +153,7 @@ def _packed(read: Pair) -> Pair:
     return dataclasses.replace(read, params={**read.params, **packed(both)})
 
 
-def _shipped(name: str) -> Path | None:
+def shipped(name: str) -> Path | None:
     """The folder of a trained pair that comes with jaxspec, in an installed package or in a checkout."""
     package = Path(jaxspec.__file__).parent
     folders = [place / "models" / name for place in (package, package.parent)]

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from jaxspec import decode, networks, pairs, tree
 from jaxspec.base import Context
 from jaxspec.networks import Copying, Transformer, TransformerConfig
-from jaxspec.pairs import fetching
+from jaxspec.pairs import fetching, loading, reading
 from jaxspec.profiles import Profile
 
 CONTENT = b"not really a network" * 1000
@@ -312,7 +312,7 @@ def test_models_have_blocks_where_they_pay(tmp_path, monkeypatch):
     assert not has_blocks(blocks=False)
     assert not has_blocks(dtype="bfloat16")
     assert not has_blocks(columns=False)
-    monkeypatch.setattr(pairs, "BLOCKS_LIMIT", 1000)
+    monkeypatch.setattr(reading, "BLOCKS_LIMIT", 1000)
     assert not has_blocks()
 
 
@@ -331,7 +331,7 @@ def test_a_cpu_has_both_models_in_one_piece_of_memory(tmp_path, monkeypatch):
     spanned, needed = span()
     assert needed <= spanned < 1.1 * needed
     monkeypatch.setattr(pairs, "packed", lambda params: pytest.fail("packed beyond the limit"))
-    monkeypatch.setattr(pairs, "PACKED_LIMIT", needed - 1)
+    monkeypatch.setattr(loading, "PACKED_LIMIT", needed - 1)
     span()
 
 

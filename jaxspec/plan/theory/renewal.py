@@ -1,8 +1,8 @@
 """What SpecBranch gives by renewal: overlap whose pending tokens are cut, and whose forks branch, by the confidence.
 
 `theory` has overlap that cuts nothing, with one acceptance for every token. Here each drafted token has a confidence
-too, and its acceptance is that of its confidence (see `calibration`), one for tokens right behind a rejection and one
-for all others; beyond that tokens are independent.
+too, and its acceptance is that of its confidence (see `measure.calibration`), one for tokens right behind a rejection
+and one for all others; beyond that tokens are independent.
 """
 
 from typing import NamedTuple
