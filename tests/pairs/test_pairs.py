@@ -330,7 +330,7 @@ def test_a_cpu_has_both_models_in_one_piece_of_memory(tmp_path, monkeypatch):
         pytest.skip("parameters are packed on a CPU only")
     spanned, needed = span()
     assert needed <= spanned < 1.1 * needed
-    monkeypatch.setattr(pairs, "packed", lambda params: pytest.fail("packed beyond the limit"))
+    monkeypatch.setattr(loading, "packed", lambda params: pytest.fail("packed beyond the limit"))
     monkeypatch.setattr(loading, "PACKED_LIMIT", needed - 1)
     span()
 
