@@ -1,10 +1,13 @@
-"""What the picture shows, before it is drawn."""
+"""What the README's pictures show."""
 
 import numpy as np
 import picture
 import pytest
+import recording
+from rich.text import Text
 
 from jaxspec import plan
+from jaxspec.cli.show.text import ACCEPTED, OWN
 from jaxspec.profiles import Profile
 from jaxspec.tree import TokenTree
 
@@ -26,3 +29,10 @@ def test_nodes_are_drawn_apart_and_first_children_below_their_parents():
         (x, y), (above, height) = where[node], where[shape.parents[node]]
         assert y == height - 1
         assert (x == above) == (shape.child_rank[node] == 0)
+
+
+def test_a_recording_keeps_the_colours_of_what_was_accepted():
+    text = Text.assemble(("Light", ACCEPTED), (" scatters", OWN))
+    svg = recording.recorded("Why?", text, "2 tokens")
+    for styled, plain in ((svg, True), (recording.recorded("Why?", Text(text.plain), "2 tokens"), False)):
+        assert ("Light scatters" in styled.replace("&#160;", " ")) != plain
