@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     import jax
 
+    from jaxspec.cli.show import head_tables
     from jaxspec.networks import with_features
     from jaxspec.pairs import heads
     from jaxspec.train.hrad import cards, evaluation
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         print((out / heads.RECORD).read_text(encoding="utf-8"), end="")
     else:
         console = terminal.results_console()
-        cards.print_report(console, record)
+        head_tables.print_head(console, record)
         console.print(f"Written to {out}", soft_wrap=True, highlight=False, markup=False)
     return 0
 

@@ -1,11 +1,9 @@
-"""A head's record as tables, and as the card of its folder; the record is what `hrad.json` holds."""
+"""A head's record in words, and as the card of its folder; the record is what `hrad.json` holds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 CLASSES = ("none", "partial", "all")
 
@@ -30,28 +28,6 @@ CUT_LABELS = {
 """What is compared, by `evaluation.CUTS`."""
 
 
-def print_report(console: Console, record: Mapping[str, Any]) -> None:
-    """The tables of a head's record, as it stands in its JSON file."""
-    for title, evaluation in _evaluations(record):
-        lengths = evaluation["lengths"]
-        console.print(f"[bold]{title}[/bold]: {evaluation['rounds']} rounds", highlight=False)
-        console.print(_scores_table(evaluation["scores"]))
-        confusion = Table("true class", *(f"says {name}" for name in CLASSES), title="Confusion of H-RAD")
-        for name, row in zip(CLASSES, evaluation["scores"]["hrad"]["confusion"], strict=True):
-            confusion.add_row(name, *map(str, row))
-        console.print(confusion)
-        cuts = Table("cut", "tokens a round", "rollback", title="Estimates, with one candidate at a fork")
-        for row in _cut_rows(evaluation["cuts"]):
-            cuts.add_row(*row)
-        console.print(cuts)
-        histogram = Table("accepted", *map(str, range(len(lengths["counts"]))), title="Rounds by accepted length")
-        histogram.add_row("found", *map(str, lengths["counts"]))
-        histogram.add_row(f"geometric, α={lengths['alpha']:.3f}", *(f"{one:.0f}" for one in lengths["geometric"]))
-        console.print(histogram)
-    for line in _facts(record):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def card(record: Mapping[str, Any], title: str) -> str:
     """The `README.md` of a head's folder, from its record."""
     trained = record["trained"]
@@ -68,29 +44,31 @@ def card(record: Mapping[str, Any], title: str) -> str:
         f"{trained['epochs']} was the best.",
         "",
     ]
-    for name, evaluation in _evaluations(record):
+    for name, evaluation in evaluations(record):
         counts = evaluation["lengths"]["counts"]
         lines += [f"## {name}", "", f"{evaluation['rounds']} rounds.", ""]
         lines += ["| predictor | accuracy | balanced | none | partial | all |", "|---|---|---|---|---|---|"]
-        lines += [f"| {' | '.join(row)} |" for row in _rows(evaluation["scores"])]
+        lines += [f"| {' | '.join(row)} |" for row in score_rows(evaluation["scores"])]
         lines += ["", "| cut, one candidate at a fork | tokens a round, estimated | rollback |", "|---|---|---|"]
-        lines += [f"| {' | '.join(row)} |" for row in _cut_rows(evaluation["cuts"])]
+        lines += [f"| {' | '.join(row)} |" for row in cut_rows(evaluation["cuts"])]
         lines += ["", f"Rounds by accepted length, 0 to {len(counts) - 1}: {', '.join(map(str, counts))}.", ""]
-    lines += ["## Figures", "", *(f"- {line}" for line in _facts(record)), "", "## Made by", ""]
+    lines += ["## Figures", "", *(f"- {line}" for line in facts(record)), "", "## Made by", ""]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     lines += ["```", record["command"], "```", "", f"{record['date']}, {record['machine']}; {versions}.", ""]
     lines += ["Licence: Apache-2.0."]
     return "\n".join(lines) + "\n"
 
 
-def _evaluations(record: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def evaluations(record: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """What the head was evaluated on, by title: held-out prompts, and those of another task."""
     found = [(f"Held-out prompts of {record['trained']['prompts']}", record["metrics"]["held_out"])]
     if record["metrics"]["other_task"] is not None:
         found.append((f"Prompts of {record['trained']['held_out_prompts']}", record["metrics"]["other_task"]))
     return found
 
 
-def _facts(record: Mapping[str, Any]) -> Sequence[str]:
+def facts(record: Mapping[str, Any]) -> Sequence[str]:
+    """What the tables do not say, a line each."""
     metrics = record["metrics"]
     held_out, epsilons, cost = metrics["held_out"], metrics["epsilons"], metrics["cost"]
     head, alone = metrics["settings"]["head"], metrics["settings"]["confidence"]
@@ -115,23 +93,17 @@ def _facts(record: Mapping[str, Any]) -> Sequence[str]:
     return lines
 
 
-def _cut_rows(cuts: Mapping[str, Any]) -> list[list[str]]:
+def cut_rows(cuts: Mapping[str, Any]) -> list[list[str]]:
+    """For each cut its label, the estimated tokens a round, and the rollback."""
     return [
         [CUT_LABELS[name], f"{cuts[name]['tokens_per_round']:.3f}", f"{cuts[name]['rollback']:.3f}"]
         for name in CUT_LABELS
     ]
 
 
-def _scores_table(scores: Mapping[str, Any]) -> Table:
-    table = Table("predictor", title="Accuracy, and by true class")
-    for name in ("accuracy", "balanced", *CLASSES):
-        table.add_column(name, justify="right")
-    for row in _rows(scores):
-        table.add_row(*row)
-    return table
+def score_rows(scores: Mapping[str, Any]) -> list[list[str]]:
+    """For each predictor its label, accuracy, balanced accuracy, and recall of each class."""
 
-
-def _rows(scores: Mapping[str, Any]) -> list[list[str]]:
     def shown(value: float | None) -> str:
         return "–" if value is None or np.isnan(value) else f"{value:.3f}"
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxspec import hrad, theory
+from jaxspec.cli.show.head_tables import print_head
 from jaxspec.cli.show.terminal import results_console
 from jaxspec.networks import MLP
 from jaxspec.pairs import heads
@@ -251,7 +252,7 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
     assert json.loads((tmp_path / "hrad.json").read_text()) == record | {
         "config": {"num_features": 1, "width": 4, "hidden_sizes": [32, 16], "num_classes": 3}
     }
-    cards.print_report(results_console(), record)
+    print_head(results_console(), record)
     tables = capsys.readouterr().out
     accuracy = f"{found.held_out.scores['hrad'].accuracy:.3f}"
     for text in (card, tables):
