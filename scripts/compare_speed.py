@@ -27,6 +27,7 @@ from rich.table import Table
 from jaxspec import cache, decode, measure, pairs, plan, records
 from jaxspec.decode import Sampling
 from jaxspec.measure import timing
+from jaxspec.networks import Transformer
 
 PROMPTS = (
     "Explain why the sky is blue.",
@@ -43,6 +44,7 @@ console = Console()
 
 def plain(pair: pairs.Pair, repeats: int = 11) -> dict[str, float]:
     """Milliseconds of a plain token at capacity 512 and what two threads read meanwhile, in turns: medians."""
+    assert isinstance(pair.target, Transformer)
     weights = sum(leaf.size for leaf in jax.tree.leaves(pair.target.shapes())) * 4
     decoder, prompt = decode.autoregressive(pair.target), pair.encode(PROMPTS[0])
     token = timing.timed_round(decoder, pair.params, prompt, key=jax.random.key(0))
@@ -79,7 +81,7 @@ def timed_gigabyte() -> timing.Timed:
 
 def torch(pair: pairs.Pair, num_tokens: int = 64, repeats: int = 3) -> dict[str, float]:
     """Plain greedy decoding here and in transformers + torch (two threads), prompt by prompt in turns."""
-    import torch as pytorch
+    import torch as pytorch  # pyright: ignore[reportMissingImports] (the extra `torch`)
     from transformers import AutoModelForCausalLM
 
     pytorch.set_num_threads(2)
@@ -123,7 +125,11 @@ def forwards(pair: pairs.Pair, repeats: int = 15) -> dict[str, dict[int, float]]
         raise SystemExit("The section forwards is for a target with blocks, which a pair has on a CPU in float32.")
     with_blocks, params = pair.target, pair.params["target"]
     models = {"blocks": (with_blocks, params), "without": without_blocks(with_blocks, params)}
-    timed = {(name, n): timing.timed_step(*model, n) for name, model in models.items() for n in measure.VERIFY_SIZES}
+    timed = {
+        (name, n): timing.timed_step(model, params, n)
+        for name, (model, params) in models.items()
+        for n in measure.VERIFY_SIZES
+    }
     times = {call: statistics.median(found) for call, found in timing.in_turns(timed, repeats).items()}
     table = Table("tokens", *map(str, measure.VERIFY_SIZES), title="forwards of the target, ms")
     result = {name: {n: times[name, n] for n in measure.VERIFY_SIZES} for name in models}

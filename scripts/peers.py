@@ -64,7 +64,7 @@ def torch_peers(pair: pairs.Pair, args: argparse.Namespace, folder: Path) -> Ite
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             raise Missing(f"{name} is not installed")
-    import torch
+    import torch  # pyright: ignore[reportMissingImports] (the extra `torch`)
     from transformers import GenerationConfig
 
     torch.set_num_threads(args.threads)
@@ -111,7 +111,7 @@ def assistant_settings(words: str) -> dict[str, Any]:
 
 def load_torch(path: Path) -> Any:
     """transformers' model of a GGUF file or a Hugging Face folder in float32, which stops nowhere."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports] (the extra `torch`)
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     folder, options = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})

@@ -53,7 +53,7 @@ def main() -> None:
 
 def record_smollm2(gguf: Path) -> None:
     """Writes a slice of the logits: 8 positions, 64 tokens of the vocabulary, and the five likeliest tokens."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports] (the extra `torch`)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     reference_ids = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)(TEXT)["input_ids"]

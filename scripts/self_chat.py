@@ -95,8 +95,8 @@ class SelfChat(Autoregressive):
         output = self.forward(params, state)
         found = training.label(output.logits[0], self.count)
         labels = training.Labels(
-            memory.labels.token_ids.at[row.root_position].set(found.token_ids),
-            memory.labels.log_probs.at[row.root_position].set(found.log_probs.astype(jnp.float16)),
+            jnp.asarray(memory.labels.token_ids).at[row.root_position].set(found.token_ids),
+            jnp.asarray(memory.labels.log_probs).at[row.root_position].set(found.log_probs.astype(jnp.float16)),
         )
         token, memory = self._speak(row, memory, output.logits[0])
         return self.commit(state._replace(memory=memory._replace(labels=labels)), output, token)
@@ -142,7 +142,7 @@ def main() -> None:
     model, params = networks.load(options.target)
     tokenizer = networks.load_tokenizer(options.target)
     encode = functools.partial(tokenizer.encode, add_special_tokens=False)
-    heads = tuple(tuple(encode("\n" + head)) for head in (USER, ASSISTANT))
+    heads = tuple(encode("\n" + USER)), tuple(encode("\n" + ASSISTANT))
     (end,) = encode(END)
     decoder = SelfChat(model, heads, end)
 

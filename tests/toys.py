@@ -26,6 +26,10 @@ class _Toy:
         del params
         return jax.nn.one_hot(token, self.vocab_size)
 
+    def logits(self, params, tokens, positions, context: Context, block, mask) -> jax.Array:
+        """`[n, V]`, of the toy's own."""
+        raise NotImplementedError
+
     def apply(self, params, tokens, positions, context: Context, block, slot, mask) -> Output:
         new = {"token": tokens, "position": positions}
         block = jax.tree.map(lambda old, fresh: jax.lax.dynamic_update_slice(old, fresh, (slot,)), block, new)

@@ -18,6 +18,9 @@ from safetensors.numpy import load_file, save_file
 from jaxspec import sampling
 from jaxspec.base import Context, Model, Output, Params
 
+Arrays = jax.Array | np.ndarray
+"""On the device, or on the host before a step takes them."""
+
 
 class Labels(NamedTuple):
     """A target's distribution after each token, cut to its k most probable tokens.
@@ -28,8 +31,8 @@ class Labels(NamedTuple):
             lies on other tokens. Minus infinity: no label.
     """
 
-    token_ids: jax.Array
-    log_probs: jax.Array
+    token_ids: Arrays
+    log_probs: Arrays
 
 
 class Batch(NamedTuple):
@@ -44,12 +47,12 @@ class Batch(NamedTuple):
         log_weights: `[K]` float32, added to the candidates' logits.
     """
 
-    tokens: jax.Array
-    positions: jax.Array
+    tokens: Arrays
+    positions: Arrays
     labels: Labels
-    weights: jax.Array
-    candidates: jax.Array
-    log_weights: jax.Array
+    weights: Arrays
+    candidates: Arrays
+    log_weights: Arrays
 
 
 class TrainState(NamedTuple):

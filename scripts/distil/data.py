@@ -177,11 +177,12 @@ def packed(data: Data, rows: np.ndarray, size: int, length: int, seed: int | tup
         length: Tokens of a row.
         seed: Of the order.
     """
+    begins, ends = data.offsets[rows].tolist(), data.offsets[rows + 1].tolist()
     packs = training.pack(np.diff(data.offsets)[rows], length, seed)
     for start in range(0, len(packs), size):
         index = np.full((size, length), -1)
         for place, pack in enumerate(packs[start : start + size]):
-            flat = np.concatenate([np.arange(data.offsets[rows[n]], data.offsets[rows[n] + 1]) for n in pack])[:length]
+            flat = np.concatenate([np.arange(begins[n], ends[n]) for n in pack])[:length]
             index[place, : len(flat)] = flat
         yield index
 

@@ -117,4 +117,5 @@ def open_run(folder: Path) -> tuple[Draft, Any]:
 def trained(folder: Path) -> tuple[Draft, Any]:
     """A run's draft and the parameters of its last checkpoint."""
     draft, params = open_run(folder)
-    return draft, training.restore(folder / CHECKPOINT, training.TrainState(params, None, None)).params
+    nothing: Any = None  # of the optimiser and the step, which are not read
+    return draft, training.restore(folder / CHECKPOINT, training.TrainState(params, nothing, nothing)).params

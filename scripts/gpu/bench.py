@@ -126,7 +126,7 @@ def torch(bench: Bench) -> Iterator[Line]:
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             raise Skipped(f"{name} is not installed")
-    import torch as pytorch
+    import torch as pytorch  # pyright: ignore[reportMissingImports] (the extra `torch`)
 
     if not pytorch.cuda.is_available():
         raise Skipped(f"torch {pytorch.__version__} sees no CUDA device")

@@ -18,7 +18,7 @@ def torch_lines(bench: Bench, device: str) -> Iterator[Line]:
     A round of an assisted generation is a chain of drafted tokens and one forward of the target. Random weights accept
     next to nothing, so ms a token is ms a round over what the published vector expects of that chain, for both.
     """
-    import torch
+    import torch  # pyright: ignore[reportMissingImports] (the extra `torch`)
 
     bench.begin("torch: weights")
     target, assistant = _random(bench.shapes.target, device), _random(bench.shapes.draft, device)
@@ -68,7 +68,7 @@ def torch_lines(bench: Bench, device: str) -> Iterator[Line]:
 
 def _random(config: TransformerConfig, device: str) -> Any:
     """transformers' network of these constants, its random weights drawn on the device."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports] (the extra `torch`)
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     with torch.device(device):

@@ -1,6 +1,7 @@
 """What the closed forms take: arrays as numbers, and nothing that is no argument."""
 
 import math
+from typing import cast
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_arrays_give_their_shape():
         (lambda: theory.overlap_tokens(0.5, 0), "length is 0, but at least 1"),
         (lambda: theory.overlap_rollback(0.5, 0), "length is 0, but at least 1"),
         (lambda: theory.theorem_1_tokens(0.5, 0), "length is 0, but at least 1"),
-        (lambda: theory.chain_tokens(0.5, 2.5), r"length is 2\.5, but an integer"),
+        (lambda: theory.chain_tokens(0.5, cast(int, 2.5)), r"length is 2\.5, but an integer"),
         (lambda: theory.overlap_rollback_all(0.5, 4, 0.7, 0), "branches is 0"),
         (lambda: theory.chain_time(0.5, 4, -1, 10), "draft_time is -1"),
         (lambda: theory.chain_time(0.5, 4, 1, lambda n: -n), r"verify_time\(5\) is -5"),

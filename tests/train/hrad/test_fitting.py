@@ -222,6 +222,7 @@ def test_the_predicted_lengths_are_classes_or_rounded_numbers(trained):
 
 def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
     found, _ = trained
+    network, params = found.head
     record = finite(
         {
             "pair": "toy",
@@ -237,7 +238,7 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
                 "max_new_tokens": 9,
                 "epochs": 20,
             },
-            "metrics": metrics(found, evaluation.cost(*found.head, 2.0, repeats=1)),
+            "metrics": metrics(found, evaluation.cost(network, params, 2.0, repeats=1)),
             "command": "jaxspec train-hrad …",
             "machine": "a machine",
             "versions": {"jax": "1"},
@@ -248,7 +249,7 @@ def test_the_card_and_the_tables_state_the_figures(trained, tmp_path, capsys):
     assert 0 < cost["apply_ms"] < 100
     assert cost["share"] == pytest.approx(cost["apply_ms"] / 2.0)
     card = cards.card(record, "A head")
-    heads.save(tmp_path, *found.head, record, card)
+    heads.save(tmp_path, network, params, record, card)
     assert json.loads((tmp_path / "hrad.json").read_text()) == record | {
         "config": {"num_features": 1, "width": 4, "hidden_sizes": [32, 16], "num_classes": 3}
     }
