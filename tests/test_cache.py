@@ -72,6 +72,12 @@ def test_commit_of_nothing_changes_nothing_that_is_read():
     assert held(after) == held(before) == [4, 5]
 
 
+@pytest.mark.parametrize("indices", [jnp.array([[0, 1]]), jnp.array([0.0, 1.0])], ids=["a matrix", "floats"])
+def test_indices_are_a_list_of_slots(indices):
+    with pytest.raises(AssertionError):
+        cache.commit(MODEL, filled([4], 8), entries_of([1, 2]), jnp.int32(2), indices)
+
+
 @pytest.mark.parametrize("anchor", [0, 3])
 def test_anchor_moves_nothing(anchor):
     context = cache.commit(MODEL, filled([4], 8), entries_of([1, 2]), jnp.int32(2), anchor=jnp.int32(anchor))
