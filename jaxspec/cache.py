@@ -55,7 +55,7 @@ def commit(
         chex.assert_rank(indices, 1)
         chex.assert_type(indices, jnp.integer)
     start = context.length if anchor is None else context.length + jnp.minimum(anchor, 0)
-    return Context(_write(model, context.entries, block, start, indices), context.length + count)
+    return Context(write(model, context.entries, block, start, indices), context.length + count)
 
 
 def prefill(
@@ -80,7 +80,7 @@ def prefill(
     positions = start + jnp.arange(chunk, dtype=jnp.int32)
     causal = jnp.tril(jnp.ones((chunk, chunk), bool))
     output = base.forward(model, params, chunk_tokens, positions, context, model.empty(chunk), 0, causal)
-    entries = _write(model, context.entries, output.block, start, None)
+    entries = write(model, context.entries, output.block, start, None)
     return Context(entries, jnp.maximum(context.length, jnp.minimum(start + chunk, stop)))
 
 
@@ -94,6 +94,27 @@ def grow(model: Model, context: Context, slots: int) -> Context:
         slot_axes(model),
     )
     return Context(entries, context.length)
+
+
+def write(
+    model: Model, entries: Entries, block: Entries, start: jax.Array | int, indices: jax.Array | None = None
+) -> Entries:
+    """The entries with the slots of a block written from slot `start` on.
+
+    Args:
+        model: Tells the slot axis of both.
+        entries: Of a context, or a block.
+        block: What is written.
+        start: Where; `start` and the number of written slots fit into the entries (`dynamic_update_slice` clamps).
+        indices: `[m]` int32 slots of the block in the order in which they are written. None: the block as it stands.
+    """
+
+    def write_leaf(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+        if indices is not None:
+            new = jnp.take(new, indices, axis=axis, mode="clip")
+        return jax.lax.dynamic_update_slice_in_dim(old, new, start, axis)
+
+    return jax.tree.map(write_leaf, entries, block, slot_axes(model))
 
 
 @functools.lru_cache(maxsize=64)
@@ -116,14 +137,3 @@ def slot_axes(model: Model) -> Any:
     return jax.tree_util.tree_map_with_path(
         axis, jax.eval_shape(lambda: model.empty(3)), jax.eval_shape(lambda: model.empty(5))
     )
-
-
-def _write(model: Model, entries: Entries, block: Entries, start: jax.Array, indices: jax.Array | None) -> Entries:
-    """The entries with the block's slots (those of `indices`) written from slot `start` on."""
-
-    def write(old: jax.Array, new: jax.Array, axis: int) -> jax.Array:
-        if indices is not None:
-            new = jnp.take(new, indices, axis=axis, mode="clip")
-        return jax.lax.dynamic_update_slice_in_dim(old, new, start, axis)
-
-    return jax.tree.map(write, entries, block, slot_axes(model))

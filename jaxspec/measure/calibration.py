@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.base import Model, Params
 from jaxspec.decode import Info, State
 from jaxspec.decode.branches import cuts
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder, branch_decoder
 from jaxspec.measure import observing
 
 LENGTH = 8
@@ -50,7 +49,7 @@ def measured(
     Raises:
         ValueError: No prompts, a batch size below 1, or anything that `decode.generate` refuses.
     """
-    decoder = BranchDecoder(target, draft, LENGTH, 1, cut=cuts.Confidence(0.0))  # which cuts nothing
+    decoder = branch_decoder(target, draft, LENGTH, 1, cut=cuts.Confidence(0.0))  # which cuts nothing
     tested, accepted = np.zeros((2, 2, steps))
     observe = functools.partial(_observe, decoder)
     for before, after, _, is_own in observing.observed(decoder, params, prompts, observe, **options):
@@ -88,10 +87,9 @@ class _Seen(NamedTuple):
 @functools.partial(jax.jit, static_argnums=0)
 def _observe(decoder: BranchDecoder, params: dict[str, Params], state: State, info: Info) -> _Seen:
     memory, tally = state.memory, info.tally
-    first = jax.vmap(decoder.draft_first, in_axes=(None, 0))(params, state)
-    confidence = memory.line.confidence
+    begun = jax.vmap(decoder.drafter.begin_line, in_axes=(None, 0))(params, state)
     return _Seen(
-        confidence=confidence.at[:, 0].set(jnp.where(memory.is_fresh, first.confidence, confidence[:, 0])),
+        confidence=begun.memory.line.confidence,
         num_pending=memory.num_pending,
         is_fresh=memory.is_fresh,
         num_stand=info.num_accepted,

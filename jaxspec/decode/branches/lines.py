@@ -30,14 +30,16 @@ class Memory(NamedTuple):
 
     Attributes:
         line: Positions behind the root.
+        entries: The draft's, of G tokens: the root, and the line's but for its last. Nobody reads them of a fresh row.
         num_pending: `[]` int32, the first ones, which the next round verifies; the branch point is behind them.
         is_fresh: `[]` bool, nothing was drafted yet behind the root: the line holds nothing.
-        label: `[]` int32, the class of the cut that the line went through; see `hrad`.
+        label: `[]` int32, the class of the cut that the line went through; see `cuts`.
         features: `[K, D]` of the target at the newest verified position; None unless they are kept.
         embedding: `[D]` of the root in the target; kept where the features are.
     """
 
     line: Line
+    entries: Entries
     num_pending: jax.Array
     is_fresh: jax.Array
     label: jax.Array
@@ -57,8 +59,8 @@ class Evidence(NamedTuple):
     embedding: jax.Array | None
 
 
-class Drafted(NamedTuple):
-    """The draft's half of a round.
+class Branches(NamedTuple):
+    """The draft's half of a round: a line, and the branches behind it.
 
     Attributes:
         line: The line, with the branch point's candidates.
@@ -66,7 +68,7 @@ class Drafted(NamedTuple):
         is_active: `[C]` bool, the candidates that are tried.
         label: `[]` int32, the class of the cut that the line went through.
         continuations: `Line` with a leading axis of C: G positions behind each candidate.
-        block: The draft's entries: the token before the root, the root, the pending ones, the branches.
+        block: The draft's entries: those of `Memory.entries`, then the branches'. Slot G + t C + r: step t, branch r.
     """
 
     line: Line
@@ -77,18 +79,18 @@ class Drafted(NamedTuple):
     block: Entries
 
 
-class Resolved(NamedTuple):
+class Verdict(NamedTuple):
     """What verification made of a round.
 
     Attributes:
-        num_pending: `[]` int32, how many pending tokens were accepted.
+        num_accepted: `[]` int32, how many pending tokens stand.
         branch: `[]` int32, the accepted candidate; any where none was.
         survives: `[]` bool, whether all pending tokens and a candidate were accepted.
-        token: `[]` int32, emitted behind the accepted pending tokens: the candidate, or the correction.
+        token: `[]` int32, emitted behind the pending tokens that stand: the candidate, or the correction.
         accept: `[G, C]` float32, see `Info`.
     """
 
-    num_pending: jax.Array
+    num_accepted: jax.Array
     branch: jax.Array
     survives: jax.Array
     token: jax.Array

@@ -10,9 +10,10 @@ programs of its own, composed of the very methods that `BranchDecoder.round` is 
                         ── line, probabilities ──►
                                                     resolve, emit, commit_target
                         ◄── outcome, evidence ──
-    emit, commit_draft, go_on, report
+    emit, commit_draft, go_on, counts
 
-with the two in the middle at the same time. What crosses is as long as a line, whatever the capacity. The host only
+with the two in the middle at the same time. What crosses is as long as a line, whatever the capacity; the draft's
+entries stay where they are. The host only
 queues all this, and looks at whether every row is finished a round late, so that no device waits for it.
 """
 
@@ -31,7 +32,7 @@ from jaxspec.decode import loop, stats
 from jaxspec.decode import state as states
 from jaxspec.decode.branches import counts as counts_
 from jaxspec.decode.branches.decoder import BranchDecoder
-from jaxspec.decode.branches.lines import Drafted, Evidence, Line, Memory, Resolved
+from jaxspec.decode.branches.lines import Branches, Evidence, Line, Memory, Verdict
 from jaxspec.decode.loop import Generation
 from jaxspec.decode.request import Asked, Request, checked
 from jaxspec.decode.state import Row, State
@@ -126,15 +127,15 @@ def _round(
     """Queues one round; `[2, B]` int32: how many tokens each row then has, and whether it is finished."""
     target, draft, counts = sides
     target_params, draft_params = _of_target(params), _of_draft(params)
-    if decoder.has_draft_stage:
+    if decoder.drafter.has_draft_stage:
         draft = draft._replace(memory=_draft_stage(decoder, draft_params, draft))
     line = send(draft.memory.line._replace(probs=None), devices.target)
     output = _verify(decoder, target_params, target, line)
-    drafted, tested = _draft(decoder, draft_params, draft)
+    branches, tested = _draft(decoder, draft_params, draft)
     tested = send(tested, devices.target)
-    target, resolved, evidence, progress = _settle(decoder, target_params, target, tested, output)
-    resolved, evidence = send((resolved, evidence), devices.draft)
-    draft, counts = _go_on(decoder, draft_params, draft, drafted, resolved, evidence, counts)
+    target, verdict, evidence, progress = _settle(decoder, target_params, target, tested, output)
+    verdict, evidence = send((verdict, evidence), devices.draft)
+    draft, counts = _go_on(decoder, draft_params, draft, branches, verdict, evidence, counts)
     return Sides(target, draft, counts), progress
 
 
@@ -212,12 +213,12 @@ def _first_evidence(decoder: BranchDecoder, params: dict[str, Params], target: S
 
 @functools.partial(jax.jit, static_argnames="decoder")
 def _first_memory(decoder: BranchDecoder, params: dict[str, Params], draft: State, evidence: Evidence) -> Memory:
-    return jax.vmap(lambda *row: decoder.first_memory(params, *row))(draft, evidence)
+    return jax.vmap(lambda *row: decoder.drafter.first_memory(params, *row))(draft, evidence)
 
 
 @functools.partial(jax.jit, static_argnames="decoder")
 def _draft_stage(decoder: BranchDecoder, params: dict[str, Params], draft: State) -> Memory:
-    return jax.vmap(lambda state: decoder.draft_stage(params, state).memory)(draft)
+    return jax.vmap(lambda state: decoder.drafter.draft_stage(params, state).memory)(draft)
 
 
 @functools.partial(jax.jit, static_argnames="decoder")
@@ -226,32 +227,32 @@ def _verify(decoder: BranchDecoder, params: dict[str, Params], target: State, li
 
 
 @functools.partial(jax.jit, static_argnames="decoder")
-def _draft(decoder: BranchDecoder, params: dict[str, Params], draft: State) -> tuple[Drafted, Drafted]:
+def _draft(decoder: BranchDecoder, params: dict[str, Params], draft: State) -> tuple[Branches, Branches]:
     """What was drafted, and the part of it that verification reads: without continuations and entries."""
 
-    def one_row(state: State) -> tuple[Drafted, Drafted]:
-        drafted = decoder.draft_branches(params, state)
-        nothing = jax.tree.map(lambda leaf: leaf[:0], drafted.continuations)
-        return drafted, drafted._replace(continuations=nothing, block=())
+    def one_row(state: State) -> tuple[Branches, Branches]:
+        branches = decoder.drafter.draft_branches(params, state)
+        nothing = jax.tree.map(lambda leaf: leaf[:0], branches.continuations)
+        return branches, branches._replace(continuations=nothing, block=())
 
     return jax.vmap(one_row)(draft)
 
 
 @functools.partial(jax.jit, static_argnames="decoder", donate_argnames="target")
 def _settle(
-    decoder: BranchDecoder, params: dict[str, Params], target: State, drafted: Drafted, output: Output
-) -> tuple[State, Resolved, Evidence, jax.Array]:
+    decoder: BranchDecoder, params: dict[str, Params], target: State, branches: Branches, output: Output
+) -> tuple[State, Verdict, Evidence, jax.Array]:
     """The target's end of a round; `[2, B]` int32: how many tokens each row has, and whether it is finished."""
 
-    def one_row(state: State, drafted: Drafted, output: Output) -> tuple[State, Resolved, Evidence, jax.Array]:
-        resolved = decoder.resolve(state.row, drafted, output.logits, states.round_key(state.row))
-        row, _, kept = decoder.emit(state.row, drafted, resolved, output.logits)
-        context = decoder.commit_target(state, output.block, resolved, kept)
-        evidence = decoder.evidence(params, row, output.hidden, resolved.num_pending)
+    def one_row(state: State, branches: Branches, output: Output) -> tuple[State, Verdict, Evidence, jax.Array]:
+        verdict = decoder.resolve(state.row, branches, output.logits, states.round_key(state.row))
+        row, _, kept = decoder.emit(state.row, branches, verdict, output.logits)
+        context = decoder.commit_target(state, output.block, verdict, kept)
+        evidence = decoder.evidence(params, row, output.hidden, verdict.num_accepted)
         progress = jnp.stack([row.num_tokens, row.is_finished.astype(jnp.int32)])
-        return State(row, {"target": context}), resolved, evidence, progress
+        return State(row, {"target": context}), verdict, evidence, progress
 
-    return jax.vmap(one_row, out_axes=(0, 0, 0, 1))(target, drafted, output)
+    return jax.vmap(one_row, out_axes=(0, 0, 0, 1))(target, branches, output)
 
 
 @functools.partial(jax.jit, static_argnames="decoder", donate_argnames=("draft", "counts"))
@@ -259,20 +260,20 @@ def _go_on(
     decoder: BranchDecoder,
     params: dict[str, Params],
     draft: State,
-    drafted: Drafted,
-    resolved: Resolved,
+    branches: Branches,
+    verdict: Verdict,
     evidence: Evidence,
     counts: stats.Counts,
 ) -> tuple[State, stats.Counts]:
     """The draft's end of a round, which also counts it."""
 
     def one_row(
-        state: State, drafted: Drafted, resolved: Resolved, evidence: Evidence, counts: stats.Counts
+        state: State, branches: Branches, verdict: Verdict, evidence: Evidence, counts: stats.Counts
     ) -> tuple[State, stats.Counts]:
-        row, emitted, kept = decoder.emit(state.row, drafted, resolved, None)
-        context = decoder.commit_draft(state, drafted.block, resolved, row)
-        memory = decoder.go_on(params, row, drafted, resolved, evidence)
-        info = counts_.report(decoder, state, row, drafted, resolved, emitted, kept)
+        row, emitted, kept = decoder.emit(state.row, branches, verdict, None)
+        context = decoder.drafter.commit_draft(state, branches.block, verdict, kept)
+        memory = decoder.drafter.go_on(params, row, branches, verdict, evidence)
+        info = counts_.info_of(decoder.drafter, state, row, branches, verdict, emitted, kept)
         return State(row, {"draft": context}, memory), stats.add(counts, info)
 
-    return jax.vmap(one_row)(draft, drafted, resolved, evidence, counts)
+    return jax.vmap(one_row)(draft, branches, verdict, evidence, counts)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxspec.base import Model, Params, Progress
 from jaxspec.decode import Info, Sampling, State
 from jaxspec.decode.branches import cuts
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder, branch_decoder
 from jaxspec.measure.observing import BATCH_SIZE, observed
 from jaxspec.sampling import GREEDY
 
@@ -68,7 +68,7 @@ def logging_decoder(target: Model, draft: Model, length: int) -> BranchDecoder:
     """
     if length < 3:
         raise ValueError(f"length={length}: H-RAD's three classes need at least 3, which is 2 pending tokens.")
-    return BranchDecoder(target, draft, length, 1, cut=cuts.Confidence(0.0), keeps_features=True)  # 0 cuts nothing
+    return branch_decoder(target, draft, length, 1, cut=cuts.Confidence(0.0), keeps_features=True)  # 0 cuts nothing
 
 
 def collect(
