@@ -20,7 +20,7 @@ from jaxspec import decode, pairs, plan, records, simulate, verify
 from jaxspec.catalogue import prompts
 from jaxspec.cli.show import terminal
 from jaxspec.decode.branches.cuts import KEEP_ALL, Confidence, Cut, HRad
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder, branch_decoder
 from jaxspec.measure import calibration
 from jaxspec.networks import with_features
 from jaxspec.pairs import heads
@@ -134,7 +134,7 @@ def _arm(
     **more: Any,
 ) -> Arm:
     target = pair.target if head is None else with_features(pair.target, head.network.num_features)
-    return Arm(name, BranchDecoder(target, pair.draft, options.length, branches, cut, **more), head)
+    return Arm(name, branch_decoder(target, pair.draft, options.length, branches, cut, **more), head)
 
 
 def _hrad(head: heads.Head, options: argparse.Namespace) -> HRad:
@@ -160,7 +160,8 @@ def measure(arm: Arm, pair: pairs.Pair, encoded: list[list[int]], options: argpa
     rounds = [entry for row in log.rounds for entry in row]
     record: dict[str, Any] = {"arm": arm.name}
     if isinstance(arm.decoder, BranchDecoder):
-        record |= {"max_branches": arm.decoder.max_branches, "epsilon": getattr(arm.decoder.cut, "epsilon", None)}
+        drafter = arm.decoder.drafter
+        record |= {"max_branches": drafter.max_branches, "epsilon": getattr(drafter.cut, "epsilon", None)}
     record |= log.stats.summary()
     record |= {f"simulated_{name}": value for name, value in _simulated(rounds, pair, options).items()}
     return record
@@ -171,9 +172,8 @@ def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse
     profile = pair.profile_at(options.temperature)
     if profile is not None:
         tables["machine"] = simulate.profile_times(profile)
-    papers = simulate.without_rereading(rounds)
     return {
-        f"{name}_{count}": simulate.simulate(papers, times, num_devices=count).speedup
+        f"{name}_{count}": simulate.simulate(rounds, times, num_devices=count).speedup
         for name, times in tables.items()
         for count in (1, 2)
     }

@@ -10,8 +10,7 @@ of it, else by confidence), ms a token and speedup over plain decoding:
                 them computes with one thread, so that on two cores or more they are like two devices of their own; it
                 binds Eigen's products only: where jax takes YNNPACK's (0.10 on an AMD EPYC does) nothing changes
     simulated   from this machine's step times: on one device, to compare with fused, and on two, to compare with split
-    flat        from a GPU-like table whose target step takes c draft steps up to 64 tokens, on two devices, and once
-                more with the draft forwards that the papers count
+    flat        from a GPU-like table whose target step takes c draft steps up to 64 tokens, on two devices
 
 The simulation knows forwards only: what measured rounds take beyond it is the rest of a round.
 """
@@ -109,8 +108,6 @@ def simulated(rounds: list[Any], times: Any, flat: dict[str, Any]) -> dict[str, 
     }
     for c, table in flat.items():
         result[f"flat_{c}"] = simulate.simulate(rounds, table, num_devices=2).speedup
-        lean = simulate.without_rereading(rounds)
-        result[f"flat_{c}_papers"] = simulate.simulate(lean, table, num_devices=2).speedup
     return result
 
 
