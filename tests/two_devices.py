@@ -10,7 +10,7 @@ import pytest
 import toys
 
 from jaxspec import decode, hrad
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.decoder import branch_decoder
 from jaxspec.decode.placement import split
 
 DRAFT_DEVICE, TARGET_DEVICE = jax.devices()  # arrays that belong to no device go to the first one
@@ -53,7 +53,7 @@ GROWS = "greedy keep all, batch 3"
 def test_equals_fused(case):
     arguments, options, batch, temperature = CASES[case]
     target, draft, params = pair()
-    decoder = BranchDecoder(target, draft, *arguments, **options)
+    decoder = branch_decoder(target, draft, *arguments, **options)
     run = {
         "prompts": PROMPTS[-batch:],
         "count": 40,
@@ -67,13 +67,13 @@ def test_equals_fused(case):
     assert batch == 1 or "stop" in fused.finish_reason
     np.testing.assert_allclose(both.logprobs, fused.logprobs, rtol=0, atol=1e-5)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), both.stats.counts, fused.stats.counts)
-    if decoder.cut == H_RAD:
+    if decoder.drafter.cut == H_RAD:
         assert (both.stats.total().tally["labels"] > 0).sum() >= 2  # the cut read something
 
 
 def test_one_device_may_be_both():
     target, draft, params = pair()
-    decoder = BranchDecoder(target, draft, *CASES[GROWS][0])
+    decoder = branch_decoder(target, draft, *CASES[GROWS][0])
     where = {"target_device": TARGET_DEVICE, "draft_device": TARGET_DEVICE}
     options = {"key": checks.KEY, "max_new_tokens": 12}
     both = split.generate_split(decoder, params, PROMPTS, **where, **options)
@@ -103,7 +103,7 @@ def crossed(monkeypatch):
 @pytest.mark.parametrize("capacity", [128, 512])
 def test_what_crosses_is_as_long_as_a_line(crossed, capacity):
     target, draft, params = pair()
-    decoder = BranchDecoder(target, draft, 4, 2, H_RAD)
+    decoder = branch_decoder(target, draft, 4, 2, H_RAD)
     run_split(decoder, params, PROMPTS[-1:], 12, first_capacity=capacity)
     first, *later = crossed
     assert first == [(1, 3, 64), (1, 64)]  # the evidence that the draft begins with

@@ -12,10 +12,12 @@ import pytest
 import toys
 
 from jaxspec import decode, hrad, simulate, theory, tree
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.decoder import branch_decoder
 from jaxspec.decode.trees.adaptive import adaedl
 from jaxspec.profiles import Profile
-from jaxspec.study.simulation import Job, Round, StepTimes
+from jaxspec.study.round_log import Round
+from jaxspec.study.step_times import StepTimes
+from jaxspec.study.timeline import Job
 
 
 def constant(target_ms: float, draft_ms: float) -> StepTimes:
@@ -121,21 +123,6 @@ def test_iid_overlap_has_the_yield_and_time_of_the_theory(alpha, fork_alpha):
     assert math.isclose(result.ms_per_token, theory.overlap_time(alpha, length, 2.0, 10.0, fork_alpha), rel_tol=0.015)
 
 
-def test_without_rereading():
-    first = Round(1, "survived", 0, 1, True, (), (4, 2, 2, 2), 3)
-    later = first._replace(is_fresh=False)
-    staged = first._replace(before=(2, 1, 1, 1))
-    chain = first._replace(before=(2, 1), beside=())
-    lean = simulate.without_rereading([first, later, staged, later._replace(before=(2,)), chain])
-    assert [(entry.before, entry.beside) for entry in lean] == [
-        ((), (4, 2, 2, 2)),
-        ((), (2, 2, 2)),
-        ((2, 1, 1), (2, 2, 2)),
-        ((), (2, 2, 2)),
-        ((2, 1), ()),
-    ]
-
-
 def test_tables():
     flat = simulate.flat_times(20.0, 10.0)
     assert [flat.target(tokens) for tokens in (1, 64, 128)] == [20.0, 20.0, 40.0]
@@ -186,7 +173,10 @@ def test_the_log_of_pearl_on_iid_tokens_has_the_theorys_yield():
         for earlier, later in pairwise(log):
             assert later.is_fresh == (earlier.ending != "survived")
             assert later.num_pending == (0 if later.is_fresh else length - 1)
-    assert {(entry.before, entry.beside, entry.target) for entry in rounds} == {((), (4, 1, 1, 1), 3)}
+    assert {(entry.is_fresh, entry.before, entry.beside, entry.target) for entry in rounds} == {
+        (True, (), (1, 1, 1, 1), 3),  # the root first
+        (False, (), (1, 1, 1), 3),
+    }
 
 
 def logged(decoder, params):
@@ -203,7 +193,7 @@ def logged(decoder, params):
 
 def test_the_log_of_specbranch_with_a_draft_stage():
     pair = toys.pair("ctx")
-    decoder = BranchDecoder(pair.target, pair.draft, 4, 3, hrad.Confidence(0.4), has_draft_stage=True)
+    decoder = branch_decoder(pair.target, pair.draft, 4, 3, hrad.Confidence(0.4), has_draft_stage=True)
     logs, infos = logged(decoder, pair.params)
     for index, log in enumerate(logs):
         endings = [entry.ending for entry in log]
@@ -212,10 +202,10 @@ def test_the_log_of_specbranch_with_a_draft_stage():
             assert endings.count(name) == getattr(tally, name.replace(" ", "_"))
         assert sum(entry.num_pending for entry in log) == tally.pending
         assert sum(entry.num_branches for entry in log) == tally.branches
-        assert log[0].before == (2, 1)
+        assert log[0].before == (1,)
         for entry in log[1:]:
-            assert entry.before == ((2, 1, 1, 1, 1) if entry.is_fresh else (2,))
-        assert {(entry.beside, entry.target) for entry in log} == {((5, 3, 3, 3, 3), 4)}
+            assert entry.before == ((1, 1, 1, 1) if entry.is_fresh else ())
+        assert {(entry.beside, entry.target) for entry in log} == {((3, 3, 3, 3), 4)}
 
 
 def test_the_log_of_a_tree_a_chain_and_plain_decoding():

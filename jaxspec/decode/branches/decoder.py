@@ -38,8 +38,8 @@ from jaxspec.decode import state as states
 from jaxspec.decode.branches import counts, cuts, widths
 from jaxspec.decode.branches.drafter import BranchDrafter
 from jaxspec.decode.branches.lines import Branches, Evidence, Line, Tally, Verdict
-from jaxspec.decode.proposals import OUTCOME, RESIDUAL
 from jaxspec.decode.state import Info, Row, State
+from jaxspec.decode.walk import walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,20 +129,16 @@ class BranchDecoder:
         if row.options.temperature is None:
             return self._resolve_greedy(row, branches, logits)
 
-        def visit(carry: tuple) -> tuple:
-            place, _, _, _, _, accept = carry
-            accepts, rest = self.test(row, branches, place, logits[place])
-            branch, is_hit = verify.draw_outcome(proposals.key_of(key, place, OUTCOME), accepts)
-            goes_on = is_hit & (place < branches.num_pending)
-            return place + goes_on.astype(jnp.int32), branch, is_hit, ~goes_on, rest, accept.at[place].set(accepts)
+        def outcome(place: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return self.test(row, branches, place, logits[place])
 
-        zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-        nothing = jnp.zeros(logits.shape[1], jnp.float32), jnp.zeros((self.length, self.max_children), jnp.float32)
-        start = (zero, zero, no, no, *nothing)
-        place, branch, survives, _, rest, accept = jax.lax.while_loop(lambda carry: ~carry[3], visit, start)
-        correction = sampling.draw(proposals.key_of(key, place, RESIDUAL), rest)
-        token = jnp.where(survives, branches.line.candidates[place, branch], correction)
-        return Verdict(place, branch, survives, token, accept)
+        def onward(place: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
+            del child  # a pending token is the only one at its place; the walk ends with a candidate
+            return place + 1, place < branches.num_pending
+
+        end, correction = walk(outcome, onward, key, self.length, self.max_children, logits.shape[1])
+        token = jnp.where(end.is_hit, branches.line.candidates[end.place, end.child], correction)
+        return Verdict(end.place, end.child, end.is_hit, token, end.accept)
 
     def test(self, row: Row, branches: Branches, place: jax.Array, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
         """One position's `[C]` acceptance probabilities, and the `[V]` law of the correction when all fail.

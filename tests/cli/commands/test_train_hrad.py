@@ -183,7 +183,7 @@ def test_specbranch_takes_the_head_of_its_temperature_or_its_defaults(run, heade
     wanted = {"method": "specbranch", "length": 5, "max_branches": 2, "epsilon": 0.25, "hrad": "warm"}
     assert {key: config[key] for key in wanted} == wanted
     [(decoder, params)] = calls
-    assert (decoder.length, decoder.max_branches, decoder.cut) == (5, 2, hrad.HRad(MLP(2, 16), 0.25))
+    assert (decoder.length, decoder.drafter.max_branches, decoder.drafter.cut) == (5, 2, hrad.HRad(MLP(2, 16), 0.25))
     np.testing.assert_array_equal(
         params["hrad"]["layers"]["0"]["weight"], MLP(2, 16).init(jax.random.key(9))["layers"]["0"]["weight"]
     )
@@ -191,14 +191,14 @@ def test_specbranch_takes_the_head_of_its_temperature_or_its_defaults(run, heade
     assert status == 0
     assert "has no H-RAD head" in err
     defaults = METHODS["specbranch"].defaults
-    assert calls[1][0].cut == hrad.Confidence(defaults["epsilon"])
+    assert calls[1][0].drafter.cut == hrad.Confidence(defaults["epsilon"])
     assert json.loads(out)["config"]["hrad"] is None
     assert (calls[1][0].length, calls[1][0].max_branches) == (defaults["length"], defaults["max_branches"])
     status, out, err = run(*words[:4], headed, "--method", "specbranch")  # the head's length and epsilon are kept
     assert status == 0, err
     head = heads.load(headed.parent / "head")
     assert (calls[2][0].length, calls[2][0].max_branches) == (4, defaults["max_branches"])
-    assert calls[2][0].cut == hrad.HRad(MLP(2, 16), head.epsilon)
+    assert calls[2][0].drafter.cut == hrad.HRad(MLP(2, 16), head.epsilon)
 
 
 def test_no_profile_plans_or_predicts_specbranch(run, headed, monkeypatch):

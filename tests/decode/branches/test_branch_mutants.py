@@ -23,17 +23,18 @@ from test_lossless_sampled import MODEL, PARAMS, law
 
 from jaxspec import hrad, verify
 from jaxspec.decode import proposals, state
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches.decoder import BranchDecoder, branch_decoder
+from jaxspec.decode.branches.drafter import BranchDrafter
 
 CONFIDENCE = hrad.Confidence(0.25)
 
 
 @dataclasses.dataclass(frozen=True)
-class DropsLowToken(BranchDecoder):
+class DropsLowToken(BranchDrafter):
     """papers.md 2.2: the drawn token at the cut is discarded for its low probability, and the next draw stands in."""
 
-    def go_on(self, params, row, drafted, resolved, evidence):
-        memory = super().go_on(params, row, drafted, resolved, evidence)
+    def go_on(self, params, row, branches, verdict, evidence):
+        memory = super().go_on(params, row, branches, verdict, evidence)
         is_low = memory.line.confidence[memory.num_pending] < self.cut.epsilon
         at = memory.num_pending
         rolled = jnp.where(is_low, jnp.roll(memory.line.candidates[at], -1), memory.line.candidates[at])
@@ -44,7 +45,7 @@ class DropsLowToken(BranchDecoder):
 
 
 @dataclasses.dataclass(frozen=True)
-class PrunesSiblings(BranchDecoder):
+class PrunesSiblings(BranchDrafter):
     """papers.md 2.2: drawn candidates are cut off from the first later one of low draft probability on."""
 
     def tried(self, row, line, num_pending):
@@ -54,7 +55,7 @@ class PrunesSiblings(BranchDecoder):
 
 
 @dataclasses.dataclass(frozen=True)
-class ConfidenceOfTheDraw(BranchDecoder):
+class ConfidenceOfTheDraw(BranchDrafter):
     """The confidence of the drawn token decides the cut, and the fork's candidates replace that token."""
 
     def position(self, logits, drawn, probs):
@@ -68,23 +69,23 @@ class PublicBranchRule(BranchDecoder):
 
     corrects_by_argmax: bool = True
 
-    def test(self, row, drafted, place, logits):
-        accept, rest = super().test(row, drafted, place, logits)
-        target, draft = jax.nn.softmax(logits), drafted.line.probs[place]
-        children = drafted.line.candidates[place]
-        best = jnp.argmax(jnp.where(drafted.is_active, target[children], -1.0))
+    def test(self, row, branches, place, logits):
+        accept, rest = super().test(row, branches, place, logits)
+        target, draft = jax.nn.softmax(logits), branches.line.probs[place]
+        children = branches.line.candidates[place]
+        best = jnp.argmax(jnp.where(branches.is_active, target[children], -1.0))
         ratio = jnp.minimum(1.0, target[children[best]] / draft[children[best]])
-        public = ratio * jax.nn.one_hot(best, self.max_branches)
+        public = ratio * jax.nn.one_hot(best, self.max_children)
         residual = jnp.maximum(target - draft, 0.0)
         residual = residual / residual.sum()
         if self.corrects_by_argmax:
             residual = jax.nn.one_hot(jnp.argmax(target - draft), len(target))
-        is_fork = place == drafted.num_pending
+        is_fork = place == branches.num_pending
         return jnp.where(is_fork, public, accept), jnp.where(is_fork, residual, rest)
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadsTheTail(BranchDecoder):
+class ReadsTheTail(BranchDrafter):
     """An H-RAD whose class depends on a drafted token: none where token 2 stands at a place of the tail, else all."""
 
     place: int = 1
@@ -95,7 +96,7 @@ class ReadsTheTail(BranchDecoder):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadsTheWholeConfidence(BranchDecoder):
+class ReadsTheWholeConfidence(BranchDrafter):
     """A cut that keeps nothing where any token is of low confidence, not only what is in front of it."""
 
     def _cut(self, params, row, line, evidence):
@@ -108,27 +109,27 @@ class ReadsTheWholeConfidence(BranchDecoder):
 class ForgetsTheSavedDistribution(BranchDecoder):
     """Each token is tested against the distribution of the position behind it."""
 
-    def test(self, row, drafted, place, logits):
-        line = drafted.line._replace(probs=jnp.roll(drafted.line.probs, -1, axis=0))
-        return super().test(row, drafted._replace(line=line), place, logits)
+    def test(self, row, branches, place, logits):
+        line = branches.line._replace(probs=jnp.roll(branches.line.probs, -1, axis=0))
+        return super().test(row, branches._replace(line=line), place, logits)
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedForkAsDrawn(BranchDecoder):
     """Candidates that were not drawn are tested as if they had been."""
 
-    def test(self, row, drafted, place, logits):
-        drawn = dataclasses.replace(self, fork=verify.SEQUOIA)
-        return BranchDecoder.test(drawn, row, drafted, place, logits)
+    def test(self, row, branches, place, logits):
+        drawn = BranchDecoder(dataclasses.replace(self.drafter, fork=verify.SEQUOIA))
+        return drawn.test(row, branches, place, logits)
 
 
 @dataclasses.dataclass(frozen=True)
 class CorrectsByTheTarget(BranchDecoder):
     """A rejected token is replaced by a draw from the target, not from the residual."""
 
-    def test(self, row, drafted, place, logits):
-        accept, rest = super().test(row, drafted, place, logits)
-        return accept, jnp.where(place < drafted.num_pending, jax.nn.softmax(logits), rest)
+    def test(self, row, branches, place, logits):
+        accept, rest = super().test(row, branches, place, logits)
+        return accept, jnp.where(place < branches.num_pending, jax.nn.softmax(logits), rest)
 
 
 kind = functools.partial
@@ -154,15 +155,21 @@ LAW_MUTANTS = {  # class, (size, length, branches, cut, fork, staged)
 }
 
 
+def half_of(wrong):
+    """What `machine` takes of a wrong half."""
+    is_drafter = issubclass(getattr(wrong, "func", wrong), BranchDrafter)
+    return {"drafter" if is_drafter else "decoder": wrong}
+
+
 @pytest.mark.parametrize(("wrong", "arguments"), LAW_MUTANTS.values(), ids=LAW_MUTANTS)
 def test_wrong_law_is_rejected(wrong, arguments):
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        assert_exact(machine(*arguments, kind=wrong))
+        assert_exact(machine(*arguments, **half_of(wrong)))
 
 
 def test_reading_what_is_kept_is_right():
     """Not every look at a draft is wrong: drawn forks test the first token of the tail whatever the cut."""
-    assert_exact(machine(3, 2, 3, CONFIDENCE, kind=kind(ReadsTheTail, place=0)))
+    assert_exact(machine(3, 2, 3, CONFIDENCE, drafter=kind(ReadsTheTail, place=0)))
 
 
 # What the draft sees: the output stays right, the acceptance falls.
@@ -182,7 +189,7 @@ def _on_branches(change):
 
 @_on_branches
 def stale_pending_tokens(positions, mask):
-    return positions, mask | (jnp.arange(mask.shape[1]) < LENGTH + 1)[None]
+    return positions, mask | (jnp.arange(mask.shape[1]) < LENGTH)[None]
 
 
 @_on_branches
@@ -197,12 +204,16 @@ def branches_a_position_late(positions, mask):
 
 @_on_branches
 def branches_without_the_root(positions, mask):
-    return positions, mask.at[:, 1].set(False)
+    return positions, mask.at[:, 0].set(False)
 
 
-def no_catch_up(positions, mask):
-    is_itself = mask.shape[0] == LENGTH + 1
-    return positions, mask.at[int(is_itself) :, 0].set(False)
+@_on_branches
+def branches_without_their_own_tokens(positions, mask):
+    return positions, mask.at[:, LENGTH : LENGTH + BRANCHES].set(False)
+
+
+def fresh_root_a_position_late(positions, mask):
+    return positions + (mask.shape[0] == 1), mask
 
 
 VIEWS = (
@@ -210,49 +221,71 @@ VIEWS = (
     branches_that_see_each_other,
     branches_a_position_late,
     branches_without_the_root,
-    no_catch_up,
+    branches_without_their_own_tokens,
+    fresh_root_a_position_late,
 )
 
 
 @pytest.mark.parametrize("change", VIEWS, ids=lambda change: change.__name__)
 def test_wrong_view_of_the_draft_is_rejected(change):
     """A5, E8: masks and positions of the draft's steps."""
-    wrong = BranchDecoder(CTX, Wrapped(CTX, change), LENGTH, BRANCHES, LOW)
+    wrong = branch_decoder(CTX, Wrapped(CTX, change), LENGTH, BRANCHES, LOW)
     checks.assert_greedy_equals_reference(wrong, hashed(0.0), RAGGED)
     with pytest.raises(AssertionError, match="something was rejected"):
         assert_accepts_everything(wrong, hashed(0.0))
 
 
+def commits_otherwise(half, name, change):
+    """A half whose context counts more or fewer tokens than were emitted."""
+
+    def commit(self, state, *arguments):
+        context = getattr(half, f"commit_{name}")(self, state, *arguments)
+        grows = context.length > state.contexts[name].length
+        return context._replace(length=context.length + jnp.where(grows, change, 0))
+
+    return dataclasses.dataclass(frozen=True)(type("CommitsOtherwise", (half,), {f"commit_{name}": commit}))
+
+
 @dataclasses.dataclass(frozen=True)
-class CommitsOtherwise(BranchDecoder):
-    """A context counts more or fewer tokens than were emitted."""
+class EntriesOfAnotherBranch(BranchDrafter):
+    """The entries that are kept are not the survivor's."""
 
-    name: str = "draft"
-    change: int = 0
+    def go_on(self, params, row, branches, verdict, evidence):
+        memory = super().go_on(params, row, branches, verdict, evidence)
+        other = verdict._replace(branch=(verdict.branch + 1) % self.max_branches)
+        return memory._replace(entries=super().go_on(params, row, branches, other, evidence).entries)
 
-    def commit_draft(self, state, *arguments):
-        return self._changed("draft", state, super().commit_draft(state, *arguments))
 
-    def commit_target(self, state, *arguments):
-        return self._changed("target", state, super().commit_target(state, *arguments))
+@dataclasses.dataclass(frozen=True)
+class EntriesAStepLate(BranchDrafter):
+    """The entries that are kept begin behind the candidate."""
 
-    def _changed(self, name, before, context):
-        grows = (context.length > before.contexts[name].length) & (name == self.name)
-        return context._replace(length=context.length + jnp.where(grows, self.change, 0))
+    def go_on(self, params, row, branches, verdict, evidence):
+        memory = super().go_on(params, row, branches, verdict, evidence)
+        return memory._replace(entries=jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), memory.entries))
 
 
 def test_wrong_count_of_the_target_s_commits_is_rejected():
-    wrong = CommitsOtherwise(CTX, CTX, LENGTH, BRANCHES, LOW, name="target", change=1)
+    wrong = commits_otherwise(BranchDecoder, "target", 1)(BranchDrafter(CTX, CTX, LENGTH, BRANCHES, LOW))
     with pytest.raises(AssertionError):
         checks.assert_greedy_equals_reference(wrong, hashed(0.0), RAGGED)
 
 
-@pytest.mark.parametrize("change", [-1, 1], ids=["one too few", "one too many"])
-def test_wrong_count_of_the_draft_s_commits_is_rejected(change):
-    wrong = CommitsOtherwise(CTX, CTX, LENGTH, BRANCHES, LOW, change=change)
-    checks.assert_greedy_equals_reference(wrong, hashed(0.0), RAGGED)
+WRONG_ENTRIES = {
+    "one too few": commits_otherwise(BranchDrafter, "draft", -1),
+    "one too many": commits_otherwise(BranchDrafter, "draft", 1),
+    "another branch's": EntriesOfAnotherBranch,
+    "a step late": EntriesAStepLate,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ENTRIES.values(), ids=WRONG_ENTRIES)
+def test_wrong_entries_of_the_draft_are_rejected(wrong):
+    """A5: what the draft commits, and what it keeps of the survivor."""
+    decoder = BranchDecoder(wrong(CTX, CTX, LENGTH, BRANCHES, LOW))
+    checks.assert_greedy_equals_reference(decoder, hashed(0.0), RAGGED)
     with pytest.raises(AssertionError, match="something was rejected"):
-        assert_accepts_everything(wrong, hashed(0.0))
+        assert_accepts_everything(decoder, hashed(0.0))
 
 
 # What H-RAD sees.
@@ -285,7 +318,7 @@ class EmbeddingOfTheLastRoot(BranchDecoder):
 @pytest.mark.parametrize("wrong", [FeaturesOfTheRoot, FeaturesOfTheNewest, EmbeddingOfTheLastRoot])
 def test_wrong_evidence_is_rejected(wrong):
     with pytest.raises(AssertionError):
-        assert_cut_reads_the_newest(wrong(CTX, CTX, 3, 3, Spy()))
+        assert_cut_reads_the_newest(wrong(BranchDrafter(CTX, CTX, 3, 3, Spy())))
 
 
 # Noise.
@@ -317,6 +350,6 @@ def _same_for_every_purpose(monkeypatch):
 def test_noise_used_twice_is_rejected(monkeypatch, patch):
     """K3, papers.md 2.8."""
     patch(monkeypatch)
-    wrong = PatchedNoise(MODEL, MODEL, 3, 3, CONFIDENCE, name=patch.__name__)
+    wrong = PatchedNoise(BranchDrafter(MODEL, MODEL, 3, 3, CONFIDENCE), name=patch.__name__)
     with pytest.raises(AssertionError, match="total variation"):
         assert_joint_law(wrong, PARAMS, law())

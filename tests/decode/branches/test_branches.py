@@ -22,7 +22,8 @@ from toys import CtxLM, FeatLM, TableLM, TokenFeatLM, WideLM, pair
 from jaxspec import decode, hrad, verify
 from jaxspec.base import Model, Params
 from jaxspec.decode import loop, stats
-from jaxspec.decode.branches.decoder import BranchDecoder
+from jaxspec.decode.branches import widths
+from jaxspec.decode.branches.decoder import BranchDecoder, branch_decoder
 from jaxspec.decode.request import Asked, checked
 from jaxspec.sampling import Sampling
 
@@ -53,21 +54,22 @@ class Setting(NamedTuple):
     equal: dict[str, Params]
 
 
-def setting(model: Model, params, length, max_branches, cut=hrad.KEEP_ALL, fork=verify.SEQUOIA, staged=False):
+def setting(model: Model, params, *arguments, **options):
     equal = {**params, "draft": params["target"]}
-    return Setting(BranchDecoder(model, model, length, max_branches, cut, fork, staged), params, equal)
+    return Setting(branch_decoder(model, model, *arguments, **options), params, equal)
 
 
 LOW, H_RAD = hrad.Confidence(0.3), hrad.HRad(ReadsFeatures(), 0.3)
 SETTINGS = {
     "pearl": setting(CTX, hashed(0.4), 4, 1),
-    "pearl staged": setting(CTX, hashed(0.4), 4, 1, staged=True),
+    "pearl staged": setting(CTX, hashed(0.4), 4, 1, has_draft_stage=True),
     "branches": setting(CTX, hashed(0.6), 3, 4),
     "confidence": setting(CTX, hashed(0.4), 4, 3, LOW),
     "confidence, topk, staged": setting(CTX, hashed(0.4), 5, 3, LOW, verify.TOP_K, True),
     "H-RAD": setting(CTX, hashed(0.4), 4, 3, H_RAD),
     "H-RAD, topk, staged": setting(CTX, hashed(0.4), 3, 3, H_RAD, verify.TOP_K, True),
     "one token": setting(CTX, hashed(0.4), 1, 3, LOW),
+    "all tried": setting(CTX, hashed(1.0), 3, 2, LOW, width=widths.ALL),
     **{name: setting(pair(name).target, pair(name).params, 4, 3, LOW) for name in ("pos", "table", "tiny")},
 }
 """Draft and target are one model with different parameters, so that a program serves both kinds of parameters."""
@@ -75,7 +77,7 @@ SETTINGS = {
 
 def assert_counts_hold_together(decoder: BranchDecoder, counts: stats.Counts) -> None:
     """What is true of every row's counts without a limit of the draft's positions."""
-    tally, length = counts.tally, decoder.length
+    tally, length, drafter = counts.tally, decoder.length, decoder.drafter
     ends = tally.pending_rejected + tally.branch_rejected + tally.survived
     assert ((ends == counts.rounds) | (ends == counts.rounds - 1)).all()  # the last may be cut short
     np.testing.assert_array_equal(counts.rejections, tally.pending_rejected + tally.branch_rejected)
@@ -86,14 +88,15 @@ def assert_counts_hold_together(decoder: BranchDecoder, counts: stats.Counts) ->
     assert (counts.path_drafted <= counts.drafted).all()
     assert (counts.path_drafted - counts.path_rolled_back >= counts.accepted).all()
     np.testing.assert_array_equal(counts.drafted - counts.path_drafted, length * (tally.branches - counts.rounds))
-    assert (tally.branches <= np.maximum(decoder.max_branches - 1, 1) * counts.rounds).all()
+    widest = drafter.max_branches - (drafter.width == widths.ADAPTIVE)
+    assert (tally.branches <= max(widest, 1) * counts.rounds).all()
     assert (tally.pending <= (length - 1) * counts.rounds).all()
     assert (tally.hits <= tally.labels).all()
-    labels, judged = tally.labels.sum(axis=1), ends - 1 if decoder.has_draft_stage else tally.survived
-    assert ((labels == judged) | (labels == judged - 1) & (not decoder.has_draft_stage)).all()
-    if decoder.cut == hrad.KEEP_ALL:
+    labels, judged = tally.labels.sum(axis=1), ends - 1 if drafter.has_draft_stage else tally.survived
+    assert ((labels == judged) | (labels == judged - 1) & (not drafter.has_draft_stage)).all()
+    if drafter.cut == hrad.KEEP_ALL:
         assert not tally.labels[:, : hrad.ALL].any()
-    if decoder.cut == hrad.KEEP_ALL and decoder.max_branches == 1:
+    if drafter.cut == hrad.KEEP_ALL and drafter.max_branches == 1:
         np.testing.assert_array_equal(counts.path_drafted, counts.drafted)
         np.testing.assert_array_equal(counts.path_rolled_back, counts.drafted - counts.accepted)
 
@@ -117,7 +120,7 @@ def test_tokens_and_counts_of_a_batch(name):
     if decoder.target == CTX and decoder.length > 1:
         assert counts.tally.pending_rejected.sum() > 0
         assert counts.tally.survived.sum() > 0
-    if decoder.cut == H_RAD:
+    if decoder.drafter.cut == H_RAD:
         assert (counts.tally.labels.sum(axis=0) > 0).all()
 
 
@@ -130,7 +133,7 @@ def test_a_draft_that_is_the_target_is_always_accepted(name):
     assert_counts_hold_together(decoder, counts)
     np.testing.assert_array_equal(counts.tally.hits[:, : hrad.ALL], 0)
     np.testing.assert_array_equal(counts.tally.hits[:, hrad.ALL], counts.tally.labels[:, hrad.ALL])
-    if decoder.cut == hrad.KEEP_ALL:  # one token in the first round, G in each further one
+    if decoder.drafter.cut == hrad.KEEP_ALL:  # one token in the first round, G in each further one
         np.testing.assert_array_equal(counts.rounds, 1 + -(-(count - 1) // decoder.length))
     elif decoder.length > 1:
         assert (counts.rounds > 1 + (count - 1) // decoder.length).all()
@@ -173,7 +176,7 @@ def test_room_that_grows_between_rounds():
 
 def test_draft_of_limited_length():
     """E5: behind the draft's last position nothing is drafted, and decoding goes on plainly, in the same program."""
-    decoder = BranchDecoder(FeatLM(11, max_length=64), FeatLM(11, max_length=16), 4, 1)
+    decoder = branch_decoder(FeatLM(11, max_length=64), FeatLM(11, max_length=16), 4, 1)
     prompts = [checks.PROMPTS[0], checks.PROMPTS[2]]
     state, reports = checks.steps(decoder, hashed(0.1), prompts, 40)
     drafted = accepted = rolled_back = 0
@@ -195,7 +198,7 @@ def test_draft_of_limited_length():
 
 def test_draft_of_limited_length_that_is_the_target():
     """Of the 16 tokens that the draft can propose behind a prompt of one, all are drafted, once, and accepted."""
-    decoder = BranchDecoder(FeatLM(11, max_length=64), FeatLM(11, max_length=16), 4, 1)
+    decoder = branch_decoder(FeatLM(11, max_length=64), FeatLM(11, max_length=16), 4, 1)
     _, reports = checks.steps(decoder, hashed(0.0), [[3], [1, 4]], 40)
     assert sum(info.num_drafted for _, info in reports).tolist() == [16, 15]
     assert sum(info.num_accepted for _, info in reports).tolist() == [16, 15]
@@ -268,7 +271,7 @@ def test_joint_law_with_a_reduced_vocabulary():
 
 def test_draft_of_limited_length_keeps_the_law():
     """E5: the law is the target's on both sides of the limit."""
-    decoder = BranchDecoder(MODEL, TableLM(3, max_length=3), 3, 3, hrad.Confidence(0.25))
+    decoder = branch_decoder(MODEL, TableLM(3, max_length=3), 3, 3, hrad.Confidence(0.25))
     assert_joint_law(decoder, PARAMS, law())
 
 
@@ -303,14 +306,14 @@ def test_pearl_of_known_acceptance(alpha, length, tokens, rollback):
 
 def test_number_of_branches():
     """K4: k = max(1, floor(k_max (1 - p)))."""
-    decoder = BranchDecoder(TableLM(8), TableLM(8), 2, 6)
-    found = [int(decoder.num_active(jnp.float32(p))) for p in (0.0, 0.1, 0.26, 0.5, 0.67, 0.9, 1.0)]
+    found = [int(widths.ADAPTIVE(jnp.float32(p), 6)) for p in (0.0, 0.1, 0.26, 0.5, 0.67, 0.9, 1.0)]
     assert found == [6, 5, 4, 3, 1, 1, 1]
+    assert int(widths.ALL(jnp.float32(0.9), 6)) == 6
 
 
 def test_branches_of_a_run():
     """K4: with one confidence everywhere, every round continues as many candidates; at temperature 0 too."""
-    decoder = BranchDecoder(TableLM(8), TableLM(8), 2, 6)
+    decoder = branch_decoder(TableLM(8), TableLM(8), 2, 6)
     for confidence, branches in ((0.15, 5), (0.26, 4), (0.45, 3), (0.55, 2), (0.9, 1)):
         draft = np.array([confidence, *[(1.0 - confidence) / 7] * 7])
         _, params = independent(np.full(8, 1 / 8), draft)
@@ -344,12 +347,12 @@ def seen_by_the_cut(decoder, chunk=64, count=24):
     """What each row's cut saw after each round, beside what it should have seen, and each round's emitted tokens."""
     asked = Asked(max_new_tokens=count, logprobs=False, prefill_chunk=chunk)
     state = loop.begin(decoder, hashed(0.4), checked(decoder, hashed(0.4), SPY_PROMPTS, checks.KEY, asked))
-    stage = jax.jit(jax.vmap(lambda one: decoder.draft_stage(hashed(0.4), one)))
+    stage = jax.jit(jax.vmap(lambda one: decoder.drafter.draft_stage(hashed(0.4), one)))
     found, wanted, emitted = [], [], []
     while not np.asarray(state.row.is_finished).all():
         state, info = loop._round(decoder, hashed(0.4), state)
         tokens, lengths = np.asarray(state.row.tokens), np.asarray(state.row.num_tokens)
-        memory = stage(state).memory if decoder.has_draft_stage else state.memory
+        memory = stage(state).memory if decoder.drafter.has_draft_stage else state.memory
         took_part = np.asarray(info.num_emitted) > 0
         for row, length in enumerate(lengths):
             if took_part[row]:
@@ -369,7 +372,7 @@ def assert_cut_reads_the_newest(decoder: BranchDecoder) -> tuple:
 
 @pytest.mark.parametrize("staged", [False, True], ids=["", "staged"])
 def test_what_the_cut_reads(staged):
-    decoder = BranchDecoder(CTX, CTX, 3, 3, Spy(), has_draft_stage=staged)
+    decoder = branch_decoder(CTX, CTX, 3, 3, Spy(), has_draft_stage=staged)
     found, wanted, emitted = assert_cut_reads_the_newest(decoder)
     assert {1, 2, 3} <= {count for counts in emitted for count in counts}
     assert any(len(set(counts)) > 1 for counts in emitted)
@@ -379,7 +382,7 @@ def test_what_the_cut_reads(staged):
 
 def test_features_are_kept_for_training():
     """`keeps_features` gives them to any cut, and changes no token."""
-    decoder, seen = BranchDecoder(CTX, CTX, 3, 3, LOW, keeps_features=True), 0
+    decoder, seen = branch_decoder(CTX, CTX, 3, 3, LOW, keeps_features=True), 0
 
     def look(state):
         nonlocal seen
@@ -400,7 +403,7 @@ def test_features_are_kept_for_training():
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_target_without_features_is_refused(staged):
     """The message comes before anything of the decoder is compiled."""
-    decoder = BranchDecoder(CtxLM(11), CtxLM(11), 3, 3, H_RAD, has_draft_stage=staged)
+    decoder = branch_decoder(CtxLM(11), CtxLM(11), 3, 3, H_RAD, has_draft_stage=staged)
 
     def attempt():
         with pytest.raises(ValueError, match=r"CtxLM gives no features.*num_features"):
@@ -427,11 +430,13 @@ def test_bad_settings_are_refused():
         ("12 siblings.*11 tokens", (2, 12)),
     ):
         with pytest.raises(ValueError, match=message):
-            BranchDecoder(CTX, CTX, *arguments_)
+            branch_decoder(CTX, CTX, *arguments_)
     with pytest.raises(ValueError, match=r"epsilon=1\.5"):
         decode.specbranch(CTX, CTX, None, 4, 3, 1.5)
     with pytest.raises(ValueError, match=r"epsilon=-0\.1"):
         decode.specbranch(CTX, CTX, ReadsFeatures(), 4, 3, -0.1)
+    with pytest.raises(ValueError, match=r"width='most'.*'adaptive', 'all'"):
+        decode.specbranch(CTX, CTX, None, 4, 3, 0.1, width="most")
 
 
 def test_cuts():
@@ -465,17 +470,18 @@ def test_values_compile_nothing(temperature):
 
     def made_anew():
         cut = hrad.HRad(ReadsFeatures(), 0.3)
-        return BranchDecoder(FeatLM(11), FeatLM(11), 4, 3, cut)
+        return branch_decoder(FeatLM(11), FeatLM(11), 4, 3, cut)
 
     assert made_anew() == SETTINGS["H-RAD"].decoder
     assert hash(made_anew()) == hash(SETTINGS["H-RAD"].decoder)
-    assert made_anew() != dataclasses.replace(made_anew(), cut=hrad.HRad(ReadsFeatures(), 0.4))
+    other = dataclasses.replace(made_anew().drafter, cut=hrad.HRad(ReadsFeatures(), 0.4))
+    assert made_anew() != BranchDecoder(other)
     decoder = SETTINGS["confidence"].decoder if temperature else made_anew()
     run(decoder, hashed(0.4), RAGGED, sampling=sampling)
     sizes, count = cache_sizes(), len(COMPILATIONS)
     for seed in range(3):
         prompts = [[seed] * (1 + seed), *RAGGED[1:]]
-        decoder = dataclasses.replace(decoder, target=FeatLM(11), draft=FeatLM(11))
+        decoder = BranchDecoder(dataclasses.replace(decoder.drafter, target=FeatLM(11), draft=FeatLM(11)))
         run(decoder, hashed(0.1 * seed), prompts, 5 + seed, key=jax.random.key(seed), sampling=sampling)
     assert cache_sizes() == sizes
     assert len(COMPILATIONS) == count
@@ -483,14 +489,16 @@ def test_values_compile_nothing(temperature):
 
 @pytest.mark.parametrize(("length", "max_branches"), [(1, 1), (4, 1), (4, 3), (3, 5)])
 def test_slots_of_the_draft(length, max_branches):
-    """K4: the token before the root, the root, G - 1 pending tokens, and G tokens for each branch; no context."""
-    decoder = BranchDecoder(CTX, CTX, length, max_branches, LOW)
+    """K4: the root, G - 1 pending tokens, and G tokens for each branch; no context."""
+    decoder = branch_decoder(CTX, CTX, length, max_branches, LOW)
     _, params, state, _ = arguments(decoder, hashed(0.4))
     one = jax.tree.map(lambda leaf: leaf[0], state)
-    drafted = jax.eval_shape(decoder.draft_branches, params, one)
-    for leaf in jax.tree.leaves(drafted.block):
-        assert leaf.shape == (length + 1 + length * max_branches,)
-    assert drafted.continuations.tokens.shape == (max_branches, length)
+    branches = jax.eval_shape(decoder.drafter.draft_branches, params, one)
+    for leaf in jax.tree.leaves(branches.block):
+        assert leaf.shape == (length + length * max_branches,)
+    for leaf in jax.tree.leaves(one.memory.entries):
+        assert leaf.shape == (length,)
+    assert branches.continuations.tokens.shape == (max_branches, length)
 
 
 def test_contexts_are_not_copied():
@@ -499,7 +507,7 @@ def test_contexts_are_not_copied():
     params = {"target": model.init(jax.random.key(0)), "draft": model.init(jax.random.key(1))}
     sizes = []
     for count in (200, 900):
-        decoder, *traced = arguments(BranchDecoder(model, model, 3, 3, LOW), params, count=count, first_capacity=count)
+        decoder, *traced = arguments(branch_decoder(model, model, 3, 3, LOW), params, count=count, first_capacity=count)
         slots = traced[1].row.tokens.shape[1]
         memory = loop._rounds.lower(decoder, *traced).compile().memory_analysis()
         assert memory.alias_size_in_bytes > 2 * slots * model.width * 4
@@ -516,7 +524,7 @@ def test_greedy_program_does_no_vocabulary_work_but_maxima(cut):
     model = TableLM(VOCAB)
     params = {"target": {"table": jnp.zeros((VOCAB, VOCAB))}, "draft": {"table": jnp.zeros((VOCAB, VOCAB))}}
     branches = 1 if cut == hrad.KEEP_ALL else 3
-    work = vocabulary_work(program(BranchDecoder(model, model, 3, branches, cut), params).jaxpr)
+    work = vocabulary_work(program(branch_decoder(model, model, 3, branches, cut), params).jaxpr)
     allowed = {
         "gather", "reduce_max", "top_k", "pad", "reshape", "broadcast_in_dim", "convert_element_type", "slice",
         "dynamic_slice", "squeeze", "while", "scan", "jit", "pjit", "cond", "transpose", "argmax", "custom_jvp_call",

@@ -1,6 +1,6 @@
 """The joint law of three tokens through the whole state machine of branch decoding, by enumeration.
 
-What is enumerated is what runs. The states between rounds are those that `BranchDecoder.go_on` and `_cut_stage` leave;
+What is enumerated is what runs. The states between rounds are those that `BranchDrafter.go_on` and `_cut_stage` leave;
 a line is put together by `position` for every ordered draw; `tried` says which candidates there are; `test` gives each
 position's acceptance probabilities and the law of the correction. Of the continuations only the survivor's is
 enumerated. With table models a state is the last two tokens and the line up to the branch point, so that states merge.
@@ -21,8 +21,10 @@ from toys import TableLM, TokenFeatLM
 
 from jaxspec import cache, hrad, sampling, verify
 from jaxspec.decode import proposals
+from jaxspec.decode.branches import widths
 from jaxspec.decode.branches.decoder import BranchDecoder
-from jaxspec.decode.branches.lines import Drafted, Line, Memory, Resolved
+from jaxspec.decode.branches.drafter import BranchDrafter
+from jaxspec.decode.branches.lines import Branches, Line, Memory, Verdict
 from jaxspec.decode.state import Row, State
 
 TARGETS = {
@@ -86,13 +88,14 @@ class Machine:
     """
 
     def __init__(self, decoder: BranchDecoder, target: np.ndarray, draft: np.ndarray):
-        self.decoder, self.size = decoder, len(target)
+        self.decoder, self.drafter, self.size = decoder, decoder.drafter, len(target)
         self.params = {
             "target": {"table": np.log(target).astype(np.float32)},
             "draft": {"table": np.log(draft).astype(np.float32)},
             "hrad": None,
         }
-        self.canonical = dataclasses.replace(decoder, cut=hrad.Confidence(0.5), has_draft_stage=False)
+        drafter = dataclasses.replace(self.drafter, cut=hrad.Confidence(0.5), has_draft_stage=False)
+        self.canonical = dataclasses.replace(decoder, drafter=drafter)
         self.seen: set[tuple[int, int]] = set()
         self._lines: dict[tuple, tuple[Line, int]] = {}
         self._judged: dict[tuple, tuple] = {}
@@ -107,16 +110,16 @@ class Machine:
 
     def _positions(self, draft: np.ndarray) -> None:
         """Each token's possible next positions of a line: entries of it, with their weights."""
-        count, tokens = self.decoder.max_branches, range(self.size)
+        count, tokens = self.drafter.max_branches, range(self.size)
         draws = [[*verify.SEQUOIA.draws(draft[token], count)] for token in tokens]
         places = np.array([[drawn for drawn, _ in of] for of in draws], np.int32)
         self.weights = np.array([[weight for _, weight in of] for of in draws])
-        table = _positions(self.canonical, self.params, places)
+        table = _positions(self.canonical.drafter, self.params, places)
         self.positions = jax.tree.map(np.asarray, table)
 
     def _continuations(self) -> None:
         """The states behind a surviving or staged line, by the last two tokens."""
-        decoder, size, length = self.decoder, self.size, self.decoder.length
+        drafter, size, length = self.drafter, self.size, self.drafter.length
         choices = np.array([*itertools.product(range(self.weights.shape[1]), repeat=length)])
         roots, entries, weights = [], [], []
         for root in range(size):
@@ -139,24 +142,26 @@ class Machine:
             memory = jax.vmap(functools.partial(self._survivor, hidden))(rows, lines)
             assert not memory.is_fresh.any()
             self._collect(self.after, (previous,), jax.device_get(memory), roots, weights)
-            for is_first in (False, True) if decoder.has_draft_stage else ():
+            for is_first in (False, True) if drafter.has_draft_stage else ():
                 rows = rows._replace(num_rounds=np.full_like(rows.num_tokens, 0 if is_first else 1))
                 memory = jax.vmap(functools.partial(self._staged, hidden))(rows, lines)
                 self._collect(self.staged, (previous, is_first), jax.device_get(memory), roots, weights)
 
     def _survivor(self, hidden: jax.Array, row: Row, line: Line) -> Memory:
-        decoder, zero = self.decoder, jnp.zeros((), jnp.int32)
-        branches = jax.tree.map(lambda leaf: jnp.stack([leaf] * decoder.max_branches), line)
-        drafted = Drafted(line, zero, jnp.ones(decoder.max_branches, bool), zero, branches, None)
-        resolved = Resolved(zero, zero, jnp.ones((), bool), row.root, jnp.zeros((decoder.length, decoder.max_branches)))
-        evidence = decoder.evidence(self.params, row, hidden, zero)
-        return decoder.go_on(self.params, row, drafted, resolved, evidence)
+        drafter, zero = self.drafter, jnp.zeros((), jnp.int32)
+        count, length = drafter.max_branches, drafter.length
+        lines = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), line)
+        block = drafter.draft.empty(length * (1 + count))
+        branches = Branches(line, zero, jnp.ones(count, bool), zero, lines, block)
+        verdict = Verdict(zero, zero, jnp.ones((), bool), row.root, jnp.zeros((length, count)))
+        evidence = self.decoder.evidence(self.params, row, hidden, zero)
+        return drafter.go_on(self.params, row, branches, verdict, evidence)
 
     def _staged(self, hidden: jax.Array, row: Row, line: Line) -> Memory:
         zero = jnp.zeros((), jnp.int32)
         evidence = self.decoder.evidence(self.params, row, hidden, zero)
-        memory = Memory(line, zero, jnp.ones((), bool), zero, *evidence)
-        return memory._replace(num_pending=self.decoder._cut_stage(self.params, row, memory)[0])
+        memory = Memory(line, None, zero, jnp.ones((), bool), zero, *evidence)
+        return memory._replace(num_pending=self.drafter._cut_stage(self.params, row, memory)[0])
 
     def _collect(self, into: dict, key: tuple, memory: Memory, roots: list, weights: list) -> None:
         """Merges the lines that are equal up to their branch points."""
@@ -195,10 +200,10 @@ class Machine:
 
     def _fresh(self, place: Place) -> list[tuple[Place, float]]:
         """The lines that a round without one begins with."""
-        if self.decoder.has_draft_stage:
+        if self.drafter.has_draft_stage:
             return self.staged[place.previous, place.root, place.is_first]
         entries = jax.tree.map(lambda leaf: leaf[place.root], self.positions)
-        lines = jax.tree.map(lambda leaf: np.stack([leaf] * self.decoder.length, axis=1), entries)
+        lines = jax.tree.map(lambda leaf: np.stack([leaf] * self.drafter.length, axis=1), entries)
         return [
             (place._replace(line=self._remember(place.root, lines, index, 0)), weight)
             for index, weight in enumerate(self.weights[place.root])
@@ -259,14 +264,14 @@ class Machine:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _positions(decoder: BranchDecoder, params, places: jax.Array) -> Line:
+def _positions(drafter: BranchDrafter, params, places: jax.Array) -> Line:
     """The position of a line behind each token for each draw, from `[V, n, C]` draws."""
     row = Row(*[None] * len(Row._fields))._replace(options=OPTIONS)
 
     def position(token, drawn):
-        logits = proposals.adjusted(decoder.target, decoder.draft, row, params["draft"]["table"][token])
+        logits = proposals.adjusted(drafter.target, drafter.draft, row, params["draft"]["table"][token])
         probs = sampling.distribution(sampling.temper_draft(row.options, logits))
-        return decoder.position(logits, drawn, probs)
+        return drafter.position(logits, drawn, probs)
 
     return jax.vmap(jax.vmap(position, in_axes=(None, 0)))(jnp.arange(places.shape[0]), places)
 
@@ -278,18 +283,29 @@ def _judged(decoder: BranchDecoder, params, rows: Row, lines: Line, num_pending:
     def judge(row, line, pending):
         contexts = {"target": cache.empty(decoder.target, 1)}
         output = decoder.verify_pending(params, State(row, contexts), line)
-        drafted = Drafted(line, pending, decoder.tried(row, line, pending), jnp.zeros((), jnp.int32), line, None)
-        test = functools.partial(decoder.test, row, drafted)
-        return drafted.is_active, *jax.vmap(test)(jnp.arange(decoder.length, dtype=jnp.int32), output.logits)
+        active = decoder.drafter.tried(row, line, pending)
+        branches = Branches(line, pending, active, jnp.zeros((), jnp.int32), line, None)
+        test = functools.partial(decoder.test, row, branches)
+        return active, *jax.vmap(test)(jnp.arange(decoder.length, dtype=jnp.int32), output.logits)
 
     return jax.vmap(judge)(rows, lines, num_pending)
 
 
-def machine(size: int, length: int, max_branches: int, cut: hrad.Cut, fork=verify.SEQUOIA, staged=False, kind=None):
+def machine(
+    size: int,
+    length: int,
+    max_branches: int,
+    cut: hrad.Cut,
+    fork=verify.SEQUOIA,
+    staged=False,
+    *,
+    width=widths.ADAPTIVE,
+    decoder=BranchDecoder,
+    drafter=BranchDrafter,
+):
     """A decoder of the tables of `size` tokens, taken apart."""
-    kind = kind or BranchDecoder
-    decoder = kind(TokenFeatLM(size), TableLM(size), length, max_branches, cut, fork, staged)
-    return Machine(decoder, TARGETS[size], DRAFTS[size])
+    half = drafter(TokenFeatLM(size), TableLM(size), length, max_branches, cut, fork, width, staged)
+    return Machine(decoder(half), TARGETS[size], DRAFTS[size])
 
 
 def assert_exact(machine: Machine) -> None:
@@ -339,6 +355,20 @@ def test_every_width(size, length, max_branches, most, fork):
         assert_exact(taken_apart)
         seen |= taken_apart.seen
     assert max(active for _, active in seen) == most[fork == "topk"]
+
+
+@pytest.mark.parametrize("fork", FORKS)
+def test_full_width(fork):
+    """Every candidate is tried, whatever the confidence: all cuts, both ways to go on, three and four candidates."""
+    for size, length, max_branches in ((3, 3, 3), (4, 2, 4)):
+        for cut, staged in (
+            (hrad.Confidence(0.25), False),
+            (hrad.HRad(ReadsBoth(), 0.55), True),
+            (hrad.KEEP_ALL, False),
+        ):
+            taken_apart = machine(size, length, max_branches, cut, FORKS[fork], staged, width=widths.ALL)
+            assert_exact(taken_apart)
+            assert {active for _, active in taken_apart.seen} == {max_branches}
 
 
 def test_a_branch_of_one_token():
