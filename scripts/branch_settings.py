@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -113,12 +114,12 @@ def _predicted(pair: pairs.Pair, setting: dict[str, Any], temperature: float, le
     profile = pair.profile_at(temperature)
     if profile is None or profile.calibration is None:
         return None
-    acceptance = predictions.mean_acceptance(profile)
+    acceptance, calibration = predictions.mean_acceptance(profile), np.asarray(profile.calibration)
     if setting == PEARL:
-        return renewal.tokens(renewal.forking(profile.calibration, acceptance, 1, 0.0), length)
+        return renewal.tokens(renewal.forking(calibration, acceptance, 1, 0.0), length)
     if setting["has_head"] or setting["has_draft_stage"] or setting["width"] != "adaptive":
         return None
-    forking = renewal.forking(profile.calibration, acceptance, setting["max_branches"], setting["epsilon"])
+    forking = renewal.forking(calibration, acceptance, setting["max_branches"], setting["epsilon"])
     return renewal.tokens(forking, length)
 
 

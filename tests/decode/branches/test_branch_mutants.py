@@ -213,7 +213,7 @@ def branches_without_their_own_tokens(positions, mask):
 
 
 def fresh_root_a_position_late(positions, mask):
-    return positions + (mask.shape[0] == 1), mask
+    return positions + int(mask.shape[0] == 1), mask
 
 
 VIEWS = (
