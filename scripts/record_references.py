@@ -1,6 +1,6 @@
 """Records what transformers+torch computes, for tests that run without torch.
 
-python scripts/record_references.py                    every tiny family of tests/test_transformer.py
+python scripts/record_references.py                    every tiny family of tests/checkpoints.py
 python scripts/record_references.py SmolLM2.gguf       SmolLM2-135M-Instruct too, and how far jaxspec is from it
 """
 
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "networks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from test_transformer import DATA, FAMILIES, layers_of, prefill, random_checkpoint, torch_reference  # noqa: E402
+from checkpoints import DATA, FAMILIES, layers_of, prefill, random_checkpoint, torch_reference  # noqa: E402
 
 from jaxspec.networks import load, load_tokenizer  # noqa: E402
 

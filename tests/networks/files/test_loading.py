@@ -11,8 +11,8 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from checkpoints import FAMILIES, TOKENS, build, prefill, random_checkpoint
 from safetensors.numpy import save_file
-from test_transformer import FAMILIES, TOKENS, build, prefill, random_checkpoint
 from transformers import AutoConfig
 
 from jaxspec.networks import Llama3RopeScaling, from_hugging_face, load, load_tokenizer, save, to_hugging_face
