@@ -168,7 +168,8 @@ def said(info):
 def test_a_threshold_that_never_stops_is_the_plain_chain():
     """The same tokens, keys and reports, for greedy and sampled rows."""
     params = pair("ctx").params
-    chain_state, chain_reports = steps(decode.speculative(CTX.target, CTX.draft, 4), params, PROMPTS, **MIXED)
+    chain = decode.speculative(CTX.target, pair("ctx").draft, 4)
+    chain_state, chain_reports = steps(chain, params, PROMPTS, **MIXED)
     rounds, state = logged(CTX, params, threshold=NEVER, **MIXED)
     assert new_tokens(state) == new_tokens(chain_state)
     for (_, _, info), (_, chain_info) in zip(rounds, chain_reports, strict=True):
@@ -381,7 +382,7 @@ def test_draft_of_limited_length():
 def test_greedy_program_does_no_vocabulary_work_but_maxima_and_entropy():
     """No noise, cumulative sum or sort of the vocabulary; no array of distributions."""
     wide, params = wide_vocabulary()
-    work = vocabulary_work(program(adaedl(wide.target, wide.draft, 4), params).jaxpr)
+    work = vocabulary_work(program(adaedl(wide.target, wide.drafter.draft, 4), params).jaxpr)
     assert "exp" in work
     banned = {"sort", "cumsum", "random_bits", "threefry2x32", "log", "div", "scatter", "dynamic_update_slice"}
     assert not work & banned
