@@ -103,6 +103,7 @@ class SelfChat(Autoregressive):
 
     def _speak(self, row: decode.Row, memory: Memory, logits: jax.Array) -> tuple[jax.Array, Memory]:
         """The next token: of the head, the end of a turn that is too long, or a draw."""
+        assert row.options.temperature is not None  # main asks for a sampled kind
         temperature = jnp.where(memory.is_answer, row.options.temperature, self.user_temperature)
         probs = sampling.target_distribution(row.options._replace(temperature=temperature), logits)
         drawn = sampling.draw(states.round_key(row), probs)

@@ -194,7 +194,7 @@ def toy_training(key):
 
     def batch(seed):
         tokens = np.random.default_rng(seed).integers(0, 9, (2, 8)).astype(np.int32)
-        labels = training.label(training.forward(model, target, tokens).logits.reshape(-1, 9), 4)
+        labels = training.label(training.forward(model, target, jnp.asarray(tokens)).logits.reshape(-1, 9), 4)
         return training.Batch(tokens, np.arange(16), labels, np.ones(16, np.float32), np.arange(9), np.zeros(9))
 
     state = training.TrainState(params, optimiser.init(params), jnp.int32(0))
@@ -268,7 +268,7 @@ def test_the_script_distils_and_resumes(tmp_path, monkeypatch, capsys):
         tokens=rng.integers(0, 64, lengths.sum()).astype(np.int32),
         offsets=np.cumsum([0, *lengths]),
         prompt_lengths=np.full(24, 4, np.int32),
-        temperatures=np.tile(np.float32([0, 0.8]), 12),
+        temperatures=np.tile(np.asarray([0, 0.8], np.float32), 12),
     )
 
     def run(command):
