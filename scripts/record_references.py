@@ -7,6 +7,7 @@ python scripts/record_references.py SmolLM2.gguf       SmolLM2-135M-Instruct too
 import argparse
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +45,7 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     for family, config in FAMILIES.items():
         reference = torch_reference(config, random_checkpoint(config))
-        np.savez_compressed(DATA / f"transformer_{family}.npz", **reference)
+        np.savez_compressed(DATA / f"transformer_{family}.npz", **cast(dict[str, Any], reference))
         ours = layers_of(family)
         print(family, *(f"{name} {np.abs(ours[name] - reference[name]).max():.1e}" for name in ours))
     if gguf is not None:

@@ -51,9 +51,8 @@ def train(options: argparse.Namespace) -> None:
     draft, params = open_run(out)
 
     def loss(params: Any, batch: training.Batch) -> jax.Array:
-        hidden = draft.hidden(params, jnp.asarray(batch.tokens)).reshape(-1, draft.model.config.hidden_size)[
-            batch.positions
-        ]
+        hidden = draft.hidden(params, jnp.asarray(batch.tokens))
+        hidden = hidden.reshape(-1, draft.model.config.hidden_size)[batch.positions]
         logits = hidden @ params["kept"][batch.candidates].T + batch.log_weights[None, :]
         return training.distillation_loss(logits, batch.labels, options.hard)
 

@@ -65,7 +65,6 @@ def twin(params, prompt, greedy, limit):
     emitted, line, log, before = 0, None, [], None
     while emitted < min(limit, len(greedy)) and (not emitted or greedy[emitted - 1] != STOP):
         text = [*prompt, *greedy[:emitted]]
-        fresh = line is None
         pending, fork = ([], draft_line(params["draft"], text)[0][0]) if line is None else (line[:-1], line[-1])
         stands = [token == wanted for token, wanted in zip(pending, greedy[emitted:], strict=False)]
         accepted = stands.index(False) if False in stands else len(stands)
