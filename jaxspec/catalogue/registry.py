@@ -36,6 +36,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "length": "drafted tokens of a round: those of a chain (adaedl: at most), or of a branch with its candidate",
         "max_branches": "most candidates of a fork",
         "epsilon": "confidence below which a continuation is cut",
+        "width": "how many candidates may be accepted: adaptive, the fewer the surer the draft is, or all",
         "tree": 'the parents of its nodes, as in "-1,0,0,1"; or chain:4 (length), star:3 (width), chains:2x3 '
         "(count, length), comb:3x4 (width, depth), k-ary:2x3 (children, depth); or, from a profile, optimal, or "
         "optimal:16 (nodes)",
@@ -118,6 +119,7 @@ def _specbranch(pair: "Pair", setting: Setting) -> "Decoder":
         setting["length"],
         setting["max_branches"],
         setting["epsilon"],
+        width=setting["width"],
         fork=verify.RULES[setting["fork"]],
         has_draft_stage=setting["has_draft_stage"],
     )
@@ -140,6 +142,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     "length": 4,
                     "max_branches": 3,  # the most in SpecBranch's own code
                     "epsilon": 0.4,  # a round guess
+                    "width": "adaptive",
                     "fork": "sequoia",
                     "has_draft_stage": False,
                     "hrad": None,

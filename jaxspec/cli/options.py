@@ -22,6 +22,7 @@ _SHAPE: Mapping[str, tuple[Callable[[str], Any], str]] = MappingProxyType(
         "length": (values.integer(1), "N"),
         "max_branches": (values.integer(1), "N"),
         "epsilon": (values.number(0, 1), "F"),
+        "width": (values.one_of("adaptive", "all"), "W"),
         "tree": (values.shape, "TREE"),
     }
 )

@@ -52,6 +52,17 @@ def number(least: float, most: float, above: bool = False) -> Callable[[str], fl
     return parse
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    """An argparse type: one of these words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
 def methods(text: str) -> tuple[str, ...]:
     """An argparse type: names of methods, each once."""
     named = tuple(dict.fromkeys(text.split(",")))

@@ -32,6 +32,7 @@ from jaxspec.catalogue import registry
         ("--length 3", "speculative", None, 3),
         ("--max-branches 2", "specbranch", None, registry.METHODS["specbranch"].defaults["length"]),
         ("--epsilon 0.2 --length 3", "specbranch", None, 3),
+        ("--width all --length 3", "specbranch", None, 3),
     ],
 )
 def test_the_method_that_is_taken(run, folder, calls, options, method, parents, length):

@@ -14,6 +14,7 @@ from jaxspec import decode, hrad, networks, pairs
 from jaxspec.catalogue.registry import METHODS
 from jaxspec.cli import entry
 from jaxspec.decode import loop, stats
+from jaxspec.decode.branches import widths
 from jaxspec.decode.request import Asked, checked
 from jaxspec.measure import timing
 from jaxspec.networks import MLP
@@ -159,7 +160,13 @@ def test_every_method_decodes_by_name_and_states_its_settings(run, headed):
     configs = result["config"]["methods"]
     assert configs["pearl"] == {"method": "pearl", "tree": None, "length": 4, "profile": None}
     specbranch = {"method": "specbranch", "tree": None, "length": 4, "profile": None, "hrad": "head"}
-    specbranch |= {"max_branches": 3, "epsilon": head.epsilon, "fork": "sequoia", "has_draft_stage": False}
+    specbranch |= {
+        "max_branches": 3,
+        "epsilon": head.epsilon,
+        "width": "adaptive",
+        "fork": "sequoia",
+        "has_draft_stage": False,
+    }
     assert configs["specbranch"] == specbranch
     assert configs["adaedl"].items() >= {"length": 4, "threshold": 0.5, "entropy_factor": 0.2, "step": 0.01}.items()
     assert "head is for" not in err
@@ -175,14 +182,15 @@ def test_specbranch_takes_the_head_of_its_temperature_or_its_defaults(run, heade
 
     monkeypatch.setattr(decode, "generate", generate)
     words = ["generate", "hello", "--json", "--pair", headed, "--max-branches", 2]
-    status, out, err = run(*words, "--epsilon", 0.25, "--temperature", 0.9, "--length", 5)
+    status, out, err = run(*words, "--epsilon", 0.25, "--temperature", 0.9, "--length", 5, "--width", "all")
     assert status == 0, err
     assert "the head is for temperature 1, not 0.9" in err
     assert "the head is for the length 4, not 5" in err
     config = json.loads(out)["config"]
-    wanted = {"method": "specbranch", "length": 5, "max_branches": 2, "epsilon": 0.25, "hrad": "warm"}
+    wanted = {"method": "specbranch", "length": 5, "max_branches": 2, "epsilon": 0.25, "width": "all", "hrad": "warm"}
     assert {key: config[key] for key in wanted} == wanted
     [(decoder, params)] = calls
+    assert decoder.drafter.width == widths.ALL
     assert (decoder.length, decoder.drafter.max_branches, decoder.drafter.cut) == (5, 2, hrad.HRad(MLP(2, 16), 0.25))
     np.testing.assert_array_equal(
         params["hrad"]["layers"]["0"]["weight"], MLP(2, 16).init(jax.random.key(9))["layers"]["0"]["weight"]
@@ -191,13 +199,14 @@ def test_specbranch_takes_the_head_of_its_temperature_or_its_defaults(run, heade
     assert status == 0
     assert "has no H-RAD head" in err
     defaults = METHODS["specbranch"].defaults
+    assert calls[1][0].drafter.width == widths.WIDTHS[defaults["width"]]
     assert calls[1][0].drafter.cut == hrad.Confidence(defaults["epsilon"])
     assert json.loads(out)["config"]["hrad"] is None
-    assert (calls[1][0].length, calls[1][0].max_branches) == (defaults["length"], defaults["max_branches"])
+    assert (calls[1][0].length, calls[1][0].drafter.max_branches) == (defaults["length"], defaults["max_branches"])
     status, out, err = run(*words[:4], headed, "--method", "specbranch")  # the head's length and epsilon are kept
     assert status == 0, err
     head = heads.load(headed.parent / "head")
-    assert (calls[2][0].length, calls[2][0].max_branches) == (4, defaults["max_branches"])
+    assert (calls[2][0].length, calls[2][0].drafter.max_branches) == (4, defaults["max_branches"])
     assert calls[2][0].drafter.cut == hrad.HRad(MLP(2, 16), head.epsilon)
 
 
@@ -227,7 +236,7 @@ def test_bench_times_them(run, headed, monkeypatch):
     found = json.loads(out)["methods"]
     assert list(found) == ["autoregressive", "pearl", "specbranch"]
     assert [found[name]["verify_ms"] for name in found] == [10.0, 40.0, 40.0]
-    assert [found[name]["draft_ms"] for name in found] == [0.0, 50.0 + 4 * 10, 50.0 + 4 * 30]
+    assert [found[name]["draft_ms"] for name in found] == [0.0, 10.0 + 4 * 10, 10.0 + 4 * 30]
     assert found["specbranch"]["config"]["max_branches"] == 3
 
 
@@ -246,6 +255,8 @@ def test_bench_times_them(run, headed, monkeypatch):
         ("train-hrad --prompts {}/prompts.jsonl --out {}/new --rounds {}/none/new.npz", "can't be kept"),
         ("generate x --method pearl --epsilon 0.3", "--epsilon is for the method specbranch, but pearl"),
         ("generate x --method speculative --max-branches 3", "--max-branches is for the method specbranch"),
+        ("generate x --width some", "--width: 'some' is none of adaptive, all"),
+        ("generate x --method pearl --width all", "--width is for the method specbranch, but pearl"),
         ("generate x --epsilon 1.5", "--epsilon: '1.5' is not in range"),
         ("generate x --max-branches 0", "--max-branches"),
     ],
