@@ -4,7 +4,8 @@
 
 Every arm decodes the same prompts; at temperature 0 all arms emit the same tokens, so that they differ in rounds and
 in drafted tokens only. Times on two devices are simulated from the logged rounds (`jaxspec.simulate`), with the pair's
-measured step times and with those of a device on which a target step takes the same time for any few tokens.
+measured step times and with those of a device on which a target step takes the same time for any few tokens. Every
+simulated round is charged all forwards that the real one takes, and its measured overhead.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from rich.table import Table
 from jaxspec import decode, pairs, plan, records, simulate, verify
 from jaxspec.catalogue import prompts
 from jaxspec.cli.show import terminal
+from jaxspec.decode.branches import widths
 from jaxspec.decode.branches.cuts import KEEP_ALL, Confidence, Cut, HRad
 from jaxspec.decode.branches.decoder import BranchDecoder, branch_decoder
 from jaxspec.measure import calibration
@@ -31,7 +33,7 @@ console = Console(stderr=True)
 
 BRANCHES = (1, 2, 3, 4, 6, 8)
 
-EPSILON = 0.3
+EPSILON = 0.4
 """The threshold of arms without H-RAD, where none is given."""
 
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -98,10 +100,13 @@ def methods(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
 
 
 def specbranch(pair: pairs.Pair, options: argparse.Namespace) -> Iterator[Arm]:
-    """SpecBranch itself, by H-RAD where the pair has a head, and by the confidence alone."""
+    """SpecBranch by H-RAD where the pair has a head, also with the paper's width, and by the confidence alone."""
     if options.heads or pair.heads:
         head = _heads(pair, options)[0]
         yield _arm(pair, options, "SpecBranch", _hrad(head, options), options.max_branches, head)
+        yield _arm(
+            pair, options, "SpecBranch, adaptive width", _hrad(head, options), options.max_branches, head, "adaptive"
+        )
     yield _arm(pair, options, "SpecBranch, confidence", _confidence(options), options.max_branches)
 
 
@@ -131,10 +136,12 @@ def _arm(
     cut: Cut,
     branches: int,
     head: heads.Head | None = None,
+    width: str | None = None,
     **more: Any,
 ) -> Arm:
     target = pair.target if head is None else with_features(pair.target, head.network.num_features)
-    return Arm(name, branch_decoder(target, pair.draft, options.length, branches, cut, **more), head)
+    tried = widths.width_of(width or options.width)
+    return Arm(name, branch_decoder(target, pair.draft, options.length, branches, cut, width=tried, **more), head)
 
 
 def _hrad(head: heads.Head, options: argparse.Namespace) -> HRad:
@@ -162,6 +169,7 @@ def measure(arm: Arm, pair: pairs.Pair, encoded: list[list[int]], options: argpa
     if isinstance(arm.decoder, BranchDecoder):
         drafter = arm.decoder.drafter
         record |= {"max_branches": drafter.max_branches, "epsilon": getattr(drafter.cut, "epsilon", None)}
+        record |= {"width": type(drafter.width).__name__}
     record |= log.stats.summary()
     record |= {f"simulated_{name}": value for name, value in _simulated(rounds, pair, options).items()}
     return record
@@ -172,11 +180,20 @@ def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse
     profile = pair.profile_at(options.temperature)
     if profile is not None:
         tables["machine"] = simulate.profile_times(profile)
+    overhead = _overhead(pair, options)
     return {
-        f"{name}_{count}": simulate.simulate(rounds, times, num_devices=count).speedup
+        f"{name}_{count}": simulate.simulate(rounds, times, num_devices=count, overhead_ms=overhead).speedup
         for name, times in tables.items()
         for count in (1, 2)
     }
+
+
+def _overhead(pair: pairs.Pair, options: argparse.Namespace) -> float:
+    """Milliseconds that every simulated round is charged beyond its forwards."""
+    profile = pair.profile_at(options.temperature)
+    if options.overhead_ms is None and profile is None:
+        raise SystemExit(f"{pair.name} has no profile with a round's overhead: give --overhead-ms (jaxspec measure).")
+    return profile.overhead_ms if options.overhead_ms is None and profile is not None else options.overhead_ms
 
 
 def predict(
@@ -268,7 +285,7 @@ def main() -> None:
     if options.predict:
         predict(measured, pair, encoded, options)
     show(measured)
-    records.save_result(options.out, vars(options), arms=measured)
+    records.save_result(options.out, vars(options) | {"overhead_ms": _overhead(pair, options)}, arms=measured)
     if options.plot:
         plot(measured, options.plot)
 
@@ -292,7 +309,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft-layers", type=int, help="the draft is the target's first so many layers")
     parser.add_argument("--heads", nargs="+", help="H-RAD folders; by default the pair's for the temperature")
     parser.add_argument("--length", type=int, default=8, help="gamma")
-    parser.add_argument("--max-branches", type=int, default=3)
+    parser.add_argument("--max-branches", type=int, default=8)
+    parser.add_argument(
+        "--width", choices=("all", "adaptive"), default="all", help="candidates of a fork that are tried"
+    )
+    about = "of a simulated round beyond its forwards (default: as the pair's profile has it)"
+    parser.add_argument("--overhead-ms", type=float, help=about)
     about = f"of all arms; by default each head has its own, and arms without H-RAD {EPSILON}"
     parser.add_argument("--epsilon", type=float, help=about)
     parser.add_argument("--temperature", type=float, default=0.0)

@@ -153,16 +153,16 @@ def begin(decoder: Decoder, params: dict[str, Params], request: Request) -> Stat
 def generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
     """The new tokens, cut out of the rows."""
     tokens, lengths, is_stopped = jax.device_get((row.tokens, row.num_tokens - row.prompt_length, row.is_stopped))
-    logprobs = None if row.logprobs is None else np.asarray(row.logprobs)
-    shape = request.size, int(request.max_new_tokens.max())
-    new_tokens = np.full(shape, PADDING, np.int32)
-    new_logprobs = None if logprobs is None else np.full(shape, np.nan, np.float32)
-    for i, (start, length) in enumerate(zip(request.prompt_lengths, lengths, strict=True)):
-        new_tokens[i, :length] = tokens[i, start : start + length]
-        if logprobs is not None and new_logprobs is not None:
-            new_logprobs[i, :length] = logprobs[i, start : start + length]
+    places = np.arange(request.max_new_tokens.max())
+    is_new = places < lengths[:, None]
+    sources = np.minimum(request.prompt_lengths[:, None] + places, tokens.shape[1] - 1)
+
+    def new(values: np.ndarray, filler: float) -> np.ndarray:
+        return np.where(is_new, np.take_along_axis(values, sources, axis=1), values.dtype.type(filler))
+
+    logprobs = None if row.logprobs is None else new(np.asarray(row.logprobs), np.nan)
     reasons = tuple("stop" if stopped else "length" for stopped in is_stopped)
-    return Generation(new_tokens, lengths, reasons, new_logprobs, stats.Stats(jax.device_get(counts)))
+    return Generation(new(tokens, PADDING), lengths, reasons, logprobs, stats.Stats(jax.device_get(counts)))
 
 
 @functools.partial(jax.jit, static_argnames=("decoder", "chunk"))

@@ -154,20 +154,26 @@ def checked(
 def _prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> list[np.ndarray]:
     if not len(prompts):
         raise ValueError("prompts is empty: give at least one list of token ids.")
-    texts = []
-    for row, prompt in enumerate(prompts):
-        tokens = np.asarray(prompt)
-        if tokens.ndim != 1:
-            raise ValueError(f"prompts[{row}] is {prompt!r}; prompts is a list of lists of token ids.")
-        if not tokens.size:
-            raise ValueError(f"prompts[{row}] is empty: a prompt needs at least one token, such as the model's BOS.")
-        if tokens.dtype.kind not in "iu":
-            raise ValueError(f"prompts[{row}] holds {tokens.dtype} values; token ids are integers.")
-        wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
-        if wrong.size:
-            raise ValueError(f"prompts[{row}] holds token {wrong[0]}; the target has the ids 0 to {vocab_size - 1}.")
-        texts.append(tokens.astype(np.int32))
-    return texts
+    listed = list(prompts)
+    known: dict[int, np.ndarray] = {}  # by identity: a prompt that stands in many rows is looked at once
+    for row, prompt in enumerate(listed):
+        if id(prompt) not in known:
+            known[id(prompt)] = _prompt(row, prompt, vocab_size)
+    return [known[id(prompt)] for prompt in listed]
+
+
+def _prompt(row: int, prompt: Sequence[int], vocab_size: int) -> np.ndarray:
+    tokens = np.asarray(prompt)
+    if tokens.ndim != 1:
+        raise ValueError(f"prompts[{row}] is {prompt!r}; prompts is a list of lists of token ids.")
+    if not tokens.size:
+        raise ValueError(f"prompts[{row}] is empty: a prompt needs at least one token, such as the model's BOS.")
+    if tokens.dtype.kind not in "iu":
+        raise ValueError(f"prompts[{row}] holds {tokens.dtype} values; token ids are integers.")
+    wrong = tokens[(tokens < 0) | (tokens >= vocab_size)]
+    if wrong.size:
+        raise ValueError(f"prompts[{row}] holds token {wrong[0]}; the target has the ids 0 to {vocab_size - 1}.")
+    return tokens.astype(np.int32)
 
 
 def _limits(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
@@ -185,15 +191,16 @@ def _stop_ids(stop_ids: Any, batch: int, vocab_size: int) -> np.ndarray:
     """`[B, K]` stop ids; K is a power of two, so that their number seldom compiles anything."""
     listed = [] if stop_ids is None else [stop_ids] if isinstance(stop_ids, _INTEGER) else list(stop_ids)
     is_shared = all(isinstance(stop, _INTEGER) for stop in listed)
-    rows = [listed] * batch if is_shared else [[stop] if isinstance(stop, _INTEGER) else list(stop) for stop in listed]
-    if len(rows) != batch:
+    rows = [listed] if is_shared else [[stop] if isinstance(stop, _INTEGER) else list(stop) for stop in listed]
+    if not is_shared and len(rows) != batch:
         raise ValueError(f"stop_ids has {len(rows)} lists for {batch} rows; give one list of ids, or one for each row.")
     for stop in (stop for row in rows for stop in row):
         if not isinstance(stop, _INTEGER) or not PAD_STOP <= stop < vocab_size:
             raise ValueError(f"stop_ids holds {stop!r}; ids lie between 0 and {vocab_size - 1} (-1 or None: no stop).")
     longest = max(map(len, rows))
     width = MIN_STOP_IDS if longest <= MIN_STOP_IDS else 1 << (longest - 1).bit_length()
-    return np.array([[*row, *[PAD_STOP] * (width - len(row))] for row in rows], np.int32)
+    filled = np.array([[*row, *[PAD_STOP] * (width - len(row))] for row in rows], np.int32)
+    return np.ascontiguousarray(np.broadcast_to(filled, (batch, width)))
 
 
 def _keys(key: Any, batch: int) -> jax.Array:
