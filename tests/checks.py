@@ -18,6 +18,9 @@ from jaxspec.decode.state import Decoder, Info, State
 PROMPTS = ([3], [1, 4], [2, 0, 5, 5, 1, 9, 3], [int(token) for token in np.random.default_rng(5).integers(0, 11, 31)])
 """Prompts of 1, 2, 7 and 31 tokens."""
 
+RAGGED = [*PROMPTS, PROMPTS[2][::-1]]
+"""Five prompts: what a batch may mix."""
+
 KEY = jax.random.key(7)
 
 

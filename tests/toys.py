@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxspec import plan, tree
+from jaxspec import decode, plan, tree
 from jaxspec.base import Context, Entries, Model, Output, Params
+from jaxspec.decode.trees.decoder import TreeDecoder
 from jaxspec.networks import Transformer, TransformerConfig
 
 
@@ -46,6 +48,16 @@ class TableLM(_Toy):
 
     def logits(self, params, tokens, positions, context, block, mask):
         return params["table"][tokens]
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptTableLM(TableLM):
+    """A table model with logits for some tokens only."""
+
+    kept_ids: tuple[int, ...] = (0, 2, 3)
+
+    def logits(self, params, tokens, positions, context, block, mask):
+        return params["table"][tokens][:, np.array(self.kept_ids)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +184,21 @@ class WideLM(_Toy):
         return Output((past[None] + mask.astype(jnp.float32) @ block) @ params["out"], None, block)
 
 
+@dataclasses.dataclass(frozen=True)
+class Wrapped:
+    """A model whose caller has a bug: `change(positions, mask)` is what it hands over."""
+
+    model: Model
+    change: Any
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def apply(self, params, tokens, positions, context, block, slot, mask):
+        positions, mask = self.change(positions, mask)
+        return self.model.apply(params, tokens, positions, context, block, slot, mask)
+
+
 class Pair(NamedTuple):
     """A target, a draft that agrees with it now and then, and the parameters of both."""
 
@@ -184,6 +211,11 @@ class Pair(NamedTuple):
 def pair(name: str) -> Pair:
     """One of `PAIRS` by its name."""
     return PAIRS[name]()
+
+
+def decoder_of(name: str, shape: str) -> TreeDecoder:
+    """One of `PAIRS` with one of `TREES`, by their names."""
+    return decode.sequoia(pair(name).target, pair(name).draft, TREES[shape])
 
 
 def _related(model: Model, noise: float) -> Pair:

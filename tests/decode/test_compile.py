@@ -1,40 +1,21 @@
-"""What is compiled, how often, and what the programs contain.
-
-Compilations are counted in two ways: the cache sizes of the loop's jitted functions, and JAX's own event for each
-backend compilation, which also sees the small programs of host code.
-"""
+"""What is compiled, how often, and what the programs contain."""
 
 import dataclasses
-import functools
 import gc
 import math
 import re
-from collections.abc import Iterator
 
 import checks
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import TREES, TableLM, WideLM, pair
+from programs import COMPILATIONS, VOCAB, arguments, cache_sizes, equations, program, vocabulary_work, wide_vocabulary
+from toys import TREES, WideLM, pair
 
 from jaxspec import decode, tree
-from jaxspec.decode import loop, stats
-from jaxspec.decode.request import Asked, checked
+from jaxspec.decode import loop
 from jaxspec.decode.trees.decoder import TreeDecoder
-
-VOCAB = 5003
-"""Larger than any other axis, so that vocabulary-size work is told by its shape."""
-
-COMPILATIONS: list[str] = []
-
-
-def _listen(event: str, *_: object, **__: object) -> None:
-    if event == "/jax/core/compile/backend_compile_duration":
-        COMPILATIONS.append(event)
-
-
-jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def decoder_of(shape: str = "binary") -> TreeDecoder:
@@ -42,52 +23,6 @@ def decoder_of(shape: str = "binary") -> TreeDecoder:
     target, draft, _ = pair("ctx")
     target, draft = dataclasses.replace(target), dataclasses.replace(draft)
     return decode.sequoia(target, draft, tree.TokenTree(TREES[shape].parents))
-
-
-def cache_sizes() -> list[int]:
-    return [function._cache_size() for function in (loop._start, loop._rounds, loop._round, loop.grow)]
-
-
-def arguments(decoder, params, count=8, **options):
-    """What `_rounds` takes before the first round."""
-    asked = Asked(**{"max_new_tokens": count, "logprobs": False, "first_capacity": 64, **options})
-    state = loop.begin(decoder, params, checked(decoder, params, [[1, 2]], checks.KEY, asked))
-    counts = jax.tree.map(lambda leaf: leaf[None], stats.zeros(decoder))
-    return decoder, params, state, counts
-
-
-def wide_vocabulary():
-    """A pair of tables with a large vocabulary."""
-    model = TableLM(VOCAB)
-    params = {"table": jnp.zeros((VOCAB, VOCAB))}
-    return decode.sequoia(model, model, tree.k_ary(2, 2)), {"target": params, "draft": params}
-
-
-def program(decoder, params, **options):
-    """The jaxpr of `_rounds`, within its jit."""
-    _, *traced = arguments(decoder, params, **options)
-    closed = jax.make_jaxpr(functools.partial(loop._rounds, decoder))(*traced)
-    assert [equation.primitive.name for equation in closed.eqns] in (["jit"], ["pjit"])
-    return closed.eqns[0].params["jaxpr"]
-
-
-def equations(jaxpr) -> Iterator:
-    """All equations of a jaxpr, those of its parts too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for part in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(part, "jaxpr", part)
-                yield from equations(inner) if hasattr(inner, "eqns") else ()
-
-
-def vocabulary_work(jaxpr) -> set[str]:
-    """The primitives that read or give an array of at least the vocabulary's size, parameters' look-ups aside."""
-    return {
-        equation.primitive.name
-        for equation in equations(jaxpr)
-        if any(VOCAB <= getattr(value.aval, "size", 0) < VOCAB**2 for value in (*equation.invars, *equation.outvars))
-    }
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,12 @@ calls, the test patches that function while the mutant is traced.
 import dataclasses
 
 import checks
-import jax
 import jax.numpy as jnp
 import pytest
-from test_lossless_sampled import MODEL, PARAMS, law
-from toys import pair
+from toys import Wrapped, pair
 
 from jaxspec import cache, decode, tree
-from jaxspec.base import Model
-from jaxspec.decode import proposals, state
-from jaxspec.decode.proposals import OUTCOME, PROPOSAL
+from jaxspec.decode import state
 from jaxspec.decode.trees import drafting, levels
 from jaxspec.decode.trees.decoder import TreeDecoder
 from jaxspec.decode.trees.static import StaticTree
@@ -40,21 +36,6 @@ def acceptance_check(decoder):
         dataclasses.replace(decoder, drafter=dataclasses.replace(decoder.drafter, draft=decoder.target)),
         {"target": params, "draft": params},
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Wrapped:
-    """A model whose caller has a bug: `change(positions, mask)` is what it hands over."""
-
-    model: Model
-    change: object
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def apply(self, params, tokens, positions, context, block, slot, mask):
-        positions, mask = self.change(positions, mask)
-        return self.model.apply(params, tokens, positions, context, block, slot, mask)
 
 
 def _node_index_as_position(positions, mask):
@@ -220,68 +201,3 @@ def test_wrong_ends_are_rejected(monkeypatch):
         if emitted > count:
             return
     pytest.fail("no limit was overshot")
-
-
-@dataclasses.dataclass(frozen=True)
-class DraftsWithTheRowsKey(StaticTree):
-    def draft_tree(self, params, state, key):
-        del key
-        return super().draft_tree(params, state, state.row.key)
-
-
-@dataclasses.dataclass(frozen=True)
-class SameNoiseEveryRound(TreeDecoder):
-    """K3: the key of a round does not depend on the round."""
-
-    def resolve(self, row, drafted, logits, key):
-        del key
-        return super().resolve(row, drafted, logits, row.key)
-
-
-@dataclasses.dataclass(frozen=True)
-class SameNoiseEveryNode(StaticTree):
-    """Proposals of all nodes share a key."""
-
-    def propose(self, row, key, node, logits, count):
-        return super().propose(row, key, jnp.zeros_like(node), logits, count)
-
-
-@dataclasses.dataclass(frozen=True)
-class PatchedNoise(TreeDecoder):
-    """A decoder traced while `proposals.key_of` is patched."""
-
-    name: str = ""
-
-
-def _no_purpose(key, node, purpose):
-    del purpose
-    return jax.random.fold_in(key, node)
-
-
-def _residual_shares_proposal(key, node, purpose):
-    purpose = OUTCOME if purpose == OUTCOME else PROPOSAL
-    return jax.random.fold_in(jax.random.fold_in(key, node), purpose)
-
-
-def _no_node(key, node, purpose):
-    del node
-    return jax.random.fold_in(key, purpose)
-
-
-def assert_lossless(decoder):
-    checks.assert_joint_law(decoder, PARAMS, law(), 4, 0.02)
-
-
-@pytest.mark.parametrize(
-    ("decoder", "drafter"), [(SameNoiseEveryRound, DraftsWithTheRowsKey), (TreeDecoder, SameNoiseEveryNode)]
-)
-def test_noise_used_twice_is_rejected(decoder, drafter):
-    with pytest.raises(AssertionError, match="total variation"):
-        assert_lossless(decoder(MODEL, drafter(MODEL, MODEL, tree.chain(2))))
-
-
-@pytest.mark.parametrize("node_key", [_no_purpose, _no_node, _residual_shares_proposal])
-def test_noise_shared_among_draws_is_rejected(monkeypatch, node_key):
-    monkeypatch.setattr(proposals, "key_of", node_key)
-    with pytest.raises(AssertionError, match="total variation"):
-        assert_lossless(of(PatchedNoise, MODEL, MODEL, tree.chain(2), name=node_key.__name__))

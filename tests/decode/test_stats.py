@@ -4,20 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checks import PROMPTS, run, steps
+from laws import independent
 from toys import TREES, ConstantLM, TableLM, pair
 
 from jaxspec import decode, tree
 from jaxspec.decode.stats import Counts, Stats
-
-
-def independent(target, draft):
-    """A pair whose tokens depend on nothing: the same distributions at every position."""
-    size = len(target)
-    params = {
-        name: {"table": jnp.log(jnp.tile(jnp.asarray(probs, jnp.float32), (size, 1)))}
-        for name, probs in (("target", target), ("draft", draft))
-    }
-    return TableLM(size), params
 
 
 def test_full_acceptance():

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-from test_derived import KeptTableLM
-from test_lossless_sampled import MODEL, PARAMS, law
+from laws import MODEL, PARAMS, law
+from toys import KeptTableLM
 
 from jaxspec import cache, decode, tree
 from jaxspec.networks import Copying

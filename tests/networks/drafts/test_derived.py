@@ -6,31 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checks import PROMPTS, assert_joint_law, rows, run
-from toys import TableLM, pair
+from laws import KEPT_TARGET, kept_params
+from toys import KeptTableLM, TableLM, pair
 
 from jaxspec import decode, networks, tree, verify
 from jaxspec.base import Context
 
-TARGET = np.array([[0.4, 0.3, 0.1, 0.2], [0.1, 0.3, 0.4, 0.2], [0.25, 0.25, 0.25, 0.25], [0.1, 0.5, 0.2, 0.2]])
 BINARY = tree.k_ary(2, 2)
-
-
-@dataclasses.dataclass(frozen=True)
-class KeptTableLM(TableLM):
-    """A table model with logits for some tokens only."""
-
-    kept_ids: tuple[int, ...] = (0, 2, 3)
-
-    def logits(self, params, tokens, positions, context, block, mask):
-        return params["table"][tokens][:, np.array(self.kept_ids)]
-
-
-def params_of(draft):
-    with np.errstate(divide="ignore"):
-        return {
-            name: {"table": jnp.asarray(np.log(probs), jnp.float32)}
-            for name, probs in (("target", TARGET), ("draft", np.array(draft)))
-        }
 
 
 @pytest.mark.parametrize("rule", ["sequoia", "topk"])
@@ -38,13 +20,13 @@ def test_joint_law_with_a_reduced_vocabulary(rule):
     draft = [[0.1, 0.2, 0.3, 0.4]] * 4
     decoder = decode.sequoia(TableLM(4), KeptTableLM(4), BINARY)
     decoder = dataclasses.replace(decoder, rule=verify.RULES[rule])
-    assert_joint_law(decoder, params_of(draft), TARGET, 3, 0.02, num_keys=2)
+    assert_joint_law(decoder, kept_params(draft), KEPT_TARGET, 3, 0.02, num_keys=2)
 
 
 def test_joint_law_when_the_kept_support_is_exhausted():
     """The second sibling is uniform over the kept tokens that remain, in drawing and in testing."""
     decoder = decode.sequoia(TableLM(4), KeptTableLM(4), BINARY)
-    assert_joint_law(decoder, params_of([[0.0, 0.0, 1.0, 0.0]] * 4), TARGET, 3, 0.02, num_keys=2)
+    assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02, num_keys=2)
 
 
 def test_wrong_support_is_rejected():
@@ -56,17 +38,17 @@ def test_wrong_support_is_rejected():
 
     decoder = dataclasses.replace(decode.sequoia(TableLM(4), KeptTableLM(4), BINARY), rule=Blind())
     with pytest.raises(AssertionError):
-        assert_joint_law(decoder, params_of([[0.0, 0.0, 1.0, 0.0]] * 4), TARGET, 3, 0.02, num_keys=2)
+        assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02, num_keys=2)
 
 
 def test_only_kept_tokens_are_drafted_and_bias_reaches_them():
     decoder = decode.sequoia(TableLM(4), KeptTableLM(4), tree.star(3))
     bias = {"sampling": decode.Sampling(1.0, bias={1: 3.0, 2: -2.0}), "logprobs": False}
-    generation = run(decoder, params_of([[0.25] * 4] * 4), [[0]] * 64, 8, **bias)
+    generation = run(decoder, kept_params([[0.25] * 4] * 4), [[0]] * 64, 8, **bias)
     assert generation.stats.total().accepted_per_round > 0
-    law = TARGET * np.exp([0.0, 3.0, -2.0, 0.0])
+    law = KEPT_TARGET * np.exp([0.0, 3.0, -2.0, 0.0])
     law /= law.sum(axis=1, keepdims=True)
-    assert_joint_law(decoder, params_of([[0.25] * 4] * 4), law, 2, 0.02, num_keys=2, **bias)
+    assert_joint_law(decoder, kept_params([[0.25] * 4] * 4), law, 2, 0.02, num_keys=2, **bias)
 
 
 def test_bad_kept_ids_are_refused():
