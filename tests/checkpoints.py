@@ -68,7 +68,7 @@ def random_checkpoint(config: dict[str, Any], seed: int = 0) -> dict[str, np.nda
 
 def torch_reference(config: dict[str, Any], checkpoint: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """`hidden` `[n, L + 1, D]` and `logits` `[n, V]` of transformers+torch in float32."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports] (the extra `torch`)
     from transformers import AutoConfig, AutoModelForCausalLM
 
     network = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).eval()

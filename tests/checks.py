@@ -34,6 +34,12 @@ def rows(generation: decode.Generation) -> list[list[int]]:
     return [row[:length].tolist() for row, length in zip(generation.tokens, generation.lengths, strict=True)]
 
 
+def logprobs(generation: decode.Generation) -> np.ndarray:
+    """Those of a generation that was asked for them."""
+    assert generation.logprobs is not None
+    return generation.logprobs
+
+
 def assert_greedy_equals_reference(
     decoder: Decoder,
     params: dict[str, Params],
@@ -118,7 +124,7 @@ def assert_pipeline(pipeline: Callable[[sampling.Options, jax.Array], jax.Array]
         np.testing.assert_allclose(law, wanted, atol=1e-6)
 
 
-def steps(decoder: Decoder, params: dict[str, Params], prompts, count: int = 20, change: Any = None, **options: Any):
+def steps(decoder: Decoder, params: dict[str, Params], prompts, count: Any = 20, change: Any = None, **options: Any):
     """Rounds by the step API: the states, and what each round reports. `change` may alter a state between rounds."""
     key = options.pop("key", KEY)
     request = checked(decoder, params, prompts, key, Asked(max_new_tokens=count, **options))

@@ -1,12 +1,14 @@
 """What a model returns is checked where it is called."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import pytest
 from toys import TableLM
 
 from jaxspec import base, cache
+from jaxspec.base import Output
 
 MODEL = TableLM(5)
 
@@ -15,10 +17,10 @@ MODEL = TableLM(5)
 class Wrong(TableLM):
     """A model whose output is changed on its way."""
 
-    change: object = None
+    change: Callable[[Output], Output] = lambda output: output
 
-    def apply(self, *arguments):
-        return self.change(super().apply(*arguments))
+    def apply(self, params, tokens, positions, context, block, slot, mask):
+        return self.change(super().apply(params, tokens, positions, context, block, slot, mask))
 
 
 def forward(model):

@@ -15,8 +15,10 @@ MODEL = TableLM(7)
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadsFirst:
+class HeadsFirst(TableLM):
     """Entries whose slot axis is not the first, as keys and values have it."""
+
+    vocab_size: int = 7
 
     def empty(self, slots):
         return {"keys": jnp.zeros((3, slots, 2)), "norms": jnp.zeros(slots), "last": jnp.zeros((2, 2, slots))}
@@ -106,17 +108,17 @@ def test_entries_need_one_slot_axis(rank):
 @pytest.mark.parametrize("chunk", [1, 3, 4, 16])
 def test_prefill_in_chunks_is_prefill_at_once(chunk):
     """E7: the same entries and length whatever the chunk, and rows that ended before a chunk keep theirs."""
-    tokens, stop = jnp.arange(16, dtype=jnp.int32), 10
+    tokens, stop, params = jnp.arange(16, dtype=jnp.int32), 10, MODEL.init(jax.random.key(0))
     context = cache.empty(MODEL, 16)
     for start in range(0, 12, chunk):
-        context = cache.prefill(MODEL, MODEL.init(jax.random.key(0)), context, tokens, start, jnp.int32(stop), chunk)
+        context = cache.prefill(MODEL, params, context, tokens, jnp.int32(start), jnp.int32(stop), chunk)
     assert held(context) == list(range(10))
     assert context.entries["position"][:10].tolist() == list(range(10))
 
 
 def test_prefill_behind_the_end_changes_nothing_that_is_read():
-    context = filled([0, 1, 2], 16)
-    after = cache.prefill(MODEL, MODEL.init(jax.random.key(0)), context, jnp.zeros(16, jnp.int32), 4, jnp.int32(3), 4)
+    context, params = filled([0, 1, 2], 16), MODEL.init(jax.random.key(0))
+    after = cache.prefill(MODEL, params, context, jnp.zeros(16, jnp.int32), jnp.int32(4), jnp.int32(3), 4)
     assert held(after) == [0, 1, 2]
 
 

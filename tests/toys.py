@@ -21,6 +21,10 @@ class _Toy:
     vocab_size: int
     max_length: int | None = None
 
+    def init(self, key: jax.Array) -> Params:
+        del key  # without parameters of its own
+        return {}
+
     def empty(self, slots: int) -> Entries:
         return {"token": jnp.zeros(slots, jnp.int32), "position": jnp.zeros(slots, jnp.int32)}
 
@@ -142,9 +146,6 @@ class ConstantLM(_Toy):
     """Logits that favour one token, whatever came before."""
 
     token: int = 0
-
-    def init(self, key):
-        return {}
 
     def logits(self, params, tokens, positions, context, block, mask):
         return jnp.broadcast_to(10 * jax.nn.one_hot(self.token, self.vocab_size), (tokens.shape[0], self.vocab_size))

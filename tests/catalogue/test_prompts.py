@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -107,15 +108,20 @@ class BytePair:
         return self.tokenizer.decode(tokens)
 
 
+def byte_pair() -> Any:
+    """One in a `Pair`'s place."""
+    return BytePair()
+
+
 def test_a_prompt_is_cut_in_its_text():
-    pair = BytePair()
+    pair = byte_pair()
     assert pair.text(prompts.encode(pair, Prompt("abcdefgh"), 12)) == "<<abcdefgh>>"
     assert pair.text(prompts.encode(pair, Prompt("abcdefgh"), 9)) == "<<abcde>>"
     assert pair.text(prompts.encode(pair, Prompt("abcdefgh"), 4)) == "<<>>"
 
 
 def test_messages_are_cut_in_the_last_one():
-    pair = BytePair()
+    pair = byte_pair()
     chat = ({"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"})
     assert pair.text(prompts.encode(pair, Prompt(chat), 14)) == "<<be kind|he>>"
     assert chat[1]["content"] == "hello"
@@ -123,7 +129,7 @@ def test_messages_are_cut_in_the_last_one():
 
 @pytest.mark.parametrize("limit", range(4, 15))
 def test_no_character_is_cut_in_two(limit):
-    pair = BytePair()
+    pair = byte_pair()
     tokens = prompts.encode(pair, Prompt("a€🙂é"), limit)
     text = pair.text(tokens)[2:-2]
     assert len(tokens) <= limit
@@ -133,4 +139,4 @@ def test_no_character_is_cut_in_two(limit):
 
 def test_a_template_that_is_too_long_is_named():
     with pytest.raises(ValueError, match=r"'x7' can't be cut to 3 tokens: .* alone has 4"):
-        prompts.encode(BytePair(), Prompt("abc", id="x7"), 3)
+        prompts.encode(byte_pair(), Prompt("abc", id="x7"), 3)

@@ -7,7 +7,7 @@ import pytest
 
 from jaxspec import plan, ranking, theory, tree
 from jaxspec.catalogue.registry import METHODS
-from jaxspec.plan import predictions
+from jaxspec.plan.predictions import Prediction
 from jaxspec.plan.theory import renewal
 from jaxspec.profiles import Profile
 
@@ -23,6 +23,18 @@ def by_method(known):
     return {one.method: one for one in ranking.rank(known)}
 
 
+def fastest(method, known, size=None) -> Prediction:
+    """The fastest setting of a method that has one."""
+    found = ranking.fastest(method, known, size)
+    assert found is not None
+    return found
+
+
+def length_of(prediction: Prediction) -> int:
+    assert prediction.length is not None
+    return prediction.length
+
+
 def test_the_fastest_on_one_device_comes_first_and_is_the_plans_choice():
     found = ranking.rank(profile())
     predicted = [one.speedup for one in found if one.speedup is not None]
@@ -33,8 +45,8 @@ def test_the_fastest_on_one_device_comes_first_and_is_the_plans_choice():
 
 def test_overlap_follows_the_renewal_model():
     pearl = by_method(profile())["pearl"]
-    tokens = theory.overlap_tokens(0.6, pearl.length)
-    draft_ms = pearl.length + 1
+    tokens = theory.overlap_tokens(0.6, length_of(pearl))
+    draft_ms = length_of(pearl) + 1
     assert pearl.expected_tokens == pytest.approx(tokens)
     assert pearl.speedup == pytest.approx(10 * tokens / (draft_ms + 10))
     assert pearl.overlap_speedup == pytest.approx(10 * tokens / max(draft_ms, 10))
@@ -64,8 +76,8 @@ def test_the_most_probable_tokens_are_predicted_where_the_draft_is_greedy():
     assert found["topk"] == found["sequoia"]._replace(method="topk")
     warm = by_method(dataclasses.replace(steep, draft_temperature=0.5))
     assert (warm["topk"].tree, warm["topk"].speedup) == (found["topk"].tree, None)
-    five = ranking.fastest("topk", steep, 5)
-    assert five == ranking.fastest("sequoia", steep, 5)._replace(method="topk")
+    five = fastest("topk", steep, 5)
+    assert five == fastest("sequoia", steep, 5)._replace(method="topk")
     assert five.tree == plan.optimal_tree((0.5, 0.3, 0.1), 5)
 
 
@@ -73,7 +85,7 @@ def test_a_tree_that_is_a_chain_is_left_to_speculative():
     steady = profile(acceptance=(0.8, 0.0), draft_ms={1: 1.0})
     assert plan.best(steady).tree.is_chain
     assert "sequoia" not in by_method(steady)
-    assert ranking.fastest("sequoia", steady).tree == plan.best(steady).tree
+    assert fastest("sequoia", steady).tree == plan.best(steady).tree
 
 
 def test_a_useless_draft_leaves_plain_decoding_first():
@@ -87,9 +99,9 @@ def test_a_useless_draft_leaves_plain_decoding_first():
 def test_an_acceptance_by_depth_is_averaged_for_overlap():
     rows = profile(acceptance=((0.8, 0.1), (0.4, 0.1)))
     assert by_method(rows)["pearl"].expected_tokens == pytest.approx(
-        theory.overlap_tokens(0.6, by_method(rows)["pearl"].length)
+        theory.overlap_tokens(0.6, length_of(by_method(rows)["pearl"]))
     )
-    assert by_method(rows)["speculative"].length <= 2
+    assert length_of(by_method(rows)["speculative"]) <= 2
 
 
 def test_a_tree_is_stated():
@@ -103,24 +115,24 @@ def test_the_best_length_is_the_one_with_the_best_speed_on_one_device():
     """A chain's against `plan.predict` of each; PEARL's against the renewal model, where a longer one suits two."""
     rising = profile(verify_ms={1: 10.0, 4: 11.0, 8: 20.0, 16: 40.0})
     chains = {length: plan.predict(tree.chain(length), rising).expected_speedup for length in range(1, 16)}
-    chosen = ranking.fastest("speculative", rising)
+    chosen = fastest("speculative", rising)
     assert chosen.length == max(chains, key=lambda length: chains[length])
-    assert chosen.speedup == chains[chosen.length]
-    assert ranking.fastest("adaedl", rising) == predictions.Prediction("adaedl", length=chosen.length)
+    assert chosen.speedup == chains[length_of(chosen)]
+    assert ranking.fastest("adaedl", rising) == Prediction("adaedl", length=chosen.length)
 
     def one_device(length):
         return 10 * theory.overlap_tokens(0.6, length) / (length + 1 + rising.verify_time(length))
 
     pearls = {length: one_device(length) for length in range(1, 16)}
-    pearl = ranking.fastest("pearl", rising)
+    pearl = fastest("pearl", rising)
     assert pearl.length == max(pearls, key=lambda length: pearls[length])
-    assert pearl.length < by_method(rising)["pearl"].length
+    assert length_of(pearl) < length_of(by_method(rising)["pearl"])
 
 
 def test_a_calibration_predicts_pearl():
     known = dataclasses.replace(profile(), calibration=CALIBRATION)
     setting = renewal.forking(np.asarray(CALIBRATION), np.asarray((0.6, 0.15, 0.05)), 1, 0.0)
-    for pearl in (by_method(known)["pearl"], ranking.fastest("pearl", known)):
-        assert pearl.expected_tokens == pytest.approx(renewal.tokens(setting, pearl.length))
+    for pearl in (by_method(known)["pearl"], fastest("pearl", known)):
+        assert pearl.expected_tokens == pytest.approx(renewal.tokens(setting, length_of(pearl)))
     speeds = {length: renewal.tokens(setting, length) * 10 / max(length + 1, 10) for length in range(1, 32)}
     assert by_method(known)["pearl"].overlap_speedup == pytest.approx(max(speeds.values()))

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from checks import KEY, PROMPTS, rows, run, steps
+from checks import KEY, PROMPTS, logprobs, rows, run, steps
+from compiled import num_programs
 from toys import TREES, ConstantLM, TableLM, pair
 
 from jaxspec import decode, sampling, tree
@@ -57,7 +58,7 @@ def test_a_stop_anywhere_in_a_block(decoder, stop):
         length = (stop - last - 1) % 10 + 1
         assert rows(generation)[row] == [(last + 1 + i) % 10 for i in range(length)]
         assert generation.lengths[row] == length
-        assert np.isfinite(generation.logprobs[row]).sum() == length
+        assert np.isfinite(logprobs(generation)[row]).sum() == length
         assert (generation.tokens[row] != decode.PADDING).sum() == length
     np.testing.assert_array_equal(generation.stats.counts.emitted, generation.lengths)
     assert generation.finish_reason == ("stop", "stop")
@@ -113,7 +114,7 @@ def test_a_row_does_not_depend_on_its_batch(temperature):
     for row, prompt in enumerate(PROMPTS):
         alone = run(DECODER, PARAMS, [prompt], key=keys[row : row + 1], **options)
         np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
-        np.testing.assert_allclose(alone.logprobs[0], together.logprobs[row], atol=1e-5)
+        np.testing.assert_allclose(logprobs(alone)[0], logprobs(together)[row], atol=1e-5)
         for one, many in zip(*map(jax.tree.leaves, (alone.stats.counts, together.stats.counts)), strict=True):
             np.testing.assert_allclose(one[0], many[row], atol=1e-5)
 
@@ -142,10 +143,10 @@ def test_a_finished_row_is_frozen():
 def test_logprobs_are_the_target_s(decoder, options):
     """G2: by teacher forcing, at accepted, corrected and bonus positions; of the raw logits at temperature 1."""
     generation = run(decoder, PARAMS, PROMPTS, [20, 9, 14, 3], **options)
-    for prompt, tokens, logprobs in zip(PROMPTS, rows(generation), generation.logprobs, strict=True):
+    for prompt, tokens, found in zip(PROMPTS, rows(generation), logprobs(generation), strict=True):
         wanted = reference.logprobs(TARGET, PARAMS["target"], prompt, tokens)
-        np.testing.assert_allclose(logprobs[: len(tokens)], wanted, atol=1e-5)
-        assert np.isnan(logprobs[len(tokens) :]).all()
+        np.testing.assert_allclose(found[: len(tokens)], wanted, atol=1e-5)
+        assert np.isnan(found[len(tokens) :]).all()
     assert run(decoder, PARAMS, PROMPTS, logprobs=False, **options).logprobs is None
 
 
@@ -216,13 +217,13 @@ BAD = {
 def test_refused_before_anything_runs(change, message):
     arguments = {"params": PARAMS, "prompts": [[1]], "key": KEY, "max_new_tokens": 4, **change}
     params, prompts = arguments.pop("params"), arguments.pop("prompts")
-    started = loop._start._cache_size()
+    started = num_programs(loop._start)
     with pytest.raises(ValueError, match=message):
         decode.generate(DECODER, params, prompts, **arguments)
     with pytest.raises(ValueError, match=message):
         for _ in decode.stream(DECODER, params, prompts, **arguments):
             pass
-    assert loop._start._cache_size() == started
+    assert num_programs(loop._start) == started
 
 
 def test_texts_beyond_the_target_s_limit_are_refused():

@@ -82,6 +82,7 @@ def _line(params, text):
 def test_the_calibration_is_the_twins(params, batch_size):
     told = []
     found = measured(params, batch_size, progress=lambda *progress: told.append(progress))
+    assert found is not None
     np.testing.assert_allclose(found, twin(params), atol=1e-6)
     np.testing.assert_allclose(found[..., 0].sum(1), 1.0)
     assert 0 < found[1, :, 1].max() <= 1

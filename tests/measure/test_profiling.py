@@ -91,6 +91,7 @@ def test_profile_plans(tmp_path):
         progress=lambda what, done, total: told.append((what, done, total)),
     )
     assert np.shape(profile.acceptance) == (2, 3)
+    assert profile.standard_errors is not None
     assert np.shape(profile.standard_errors) == (2, 3)
     assert set(profile.verify_ms) == {1, 4}
     assert set(profile.draft_ms) == {1, 2}

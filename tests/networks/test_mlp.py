@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,8 +77,9 @@ def test_init_has_hes_scale_and_takes_inputs_as_they_are():
 
 
 def test_it_is_hashable_by_value_and_refuses_sizes_that_are_none():
-    assert hash(MLP(2, 5, [7, 4])) == hash(NETWORK)
-    assert MLP(2, 5, [7, 4]) == NETWORK != dataclasses.replace(NETWORK, num_classes=4)
+    sizes: Any = [7, 4]  # as JSON has them
+    assert hash(MLP(2, 5, sizes)) == hash(NETWORK)
+    assert MLP(2, 5, sizes) == NETWORK != dataclasses.replace(NETWORK, num_classes=4)
     for wrong in ({"num_features": 0}, {"hidden_sizes": (3, 0)}, {"width": 1.5}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             dataclasses.replace(NETWORK, **wrong)

@@ -188,8 +188,8 @@ def test_a_traced_slot_equals_a_static_one():
     block = jax.tree.map(lambda leaf: leaf + 0.5, model.empty(7))
     mask = jnp.zeros((2, 7), bool).at[:, :5].set(True).at[0, 4].set(False)
     arguments = (params, jnp.array([3, 4]), jnp.array([5, 6]), context, block)
-    static = jax.jit(lambda arguments, mask: model.apply(*arguments, 3, mask))(arguments, mask)
-    traced = jax.jit(lambda arguments, slot, mask: model.apply(*arguments, slot, mask))(arguments, jnp.int32(3), mask)
+    static = jax.jit(model.apply, static_argnums=5)(*arguments, 3, mask)
+    traced = jax.jit(model.apply)(*arguments, jnp.int32(3), mask)
     assert_close(traced, static)
 
 

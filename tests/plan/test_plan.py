@@ -1,6 +1,7 @@
 """The planner against brute force over all trees and against published and worked numbers."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -243,7 +244,7 @@ def test_best_prices_wide_levels():
 def test_best_equals_an_exhaustive_search():
     random = np.random.default_rng(1)
     for by_depth in (False, True):
-        acceptance = random.dirichlet(np.ones(4), size=3 if by_depth else None)[..., :3]
+        acceptance: Any = random.dirichlet(np.ones(4), size=3 if by_depth else None)[..., :3]
         profile = Profile(acceptance, verify_ms={1: 5, 4: 6, 16: 11}, draft_ms={1: 0.5, 3: 0.8}, overhead_ms=0.2)
         depths = range(1, 4)
         speedups = plan.table(profile, range(1, 17), depths)
@@ -263,5 +264,5 @@ def test_default_limits():
     assert plan.best(Profile(verify_ms={1: 10, 6: 10}, **chains)).tree.size == 6
     assert plan.best(Profile(verify_ms={1: 10}, **chains)).tree.depth == 16
     assert plan.best(Profile(verify_ms={1: 10, 200: 10}, **chains), max_depth=500).tree.size == 64
-    by_depth = Profile([(0.999,)] * 3, verify_ms={1: 10}, draft_ms={1: 0.01})
+    by_depth = Profile(((0.999,),) * 3, verify_ms={1: 10}, draft_ms={1: 0.01})
     assert plan.best(by_depth).tree.depth == 3

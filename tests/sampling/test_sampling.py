@@ -53,10 +53,10 @@ def test_pipeline_equals_its_twin(seed, temperature, top_k, top_p, min_p, banned
     bias = np.where(generator.random(300) < banned, -np.inf, generator.random(300)).astype(np.float32)
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     traced = Options(
-        bias=bias,
-        draft_temperature=np.float32(1),
-        is_greedy=np.array(temperature == 0),
-        **{k: np.array(v, "i4" if k == "top_k" else "f4") for k, v in values.items()},
+        bias=jnp.asarray(bias),
+        draft_temperature=jnp.float32(1),
+        is_greedy=jnp.array(temperature == 0),
+        **{k: jnp.array(v, "i4" if k == "top_k" else "f4") for k, v in values.items()},
     )
     law = np.asarray(target_distribution(traced, logits))
     np.testing.assert_allclose(law, reference.distribution(logits, bias=bias, **values), atol=2e-6)
@@ -109,7 +109,8 @@ def test_draft_pipeline_is_bias_and_its_own_temperature():
     logits = jnp.array([1.0, 2.0, 3.0])
     values = {"temperature": 1.0, "top_k": 1, "top_p": 0.1, "min_p": 0.9, "bias": {2: -np.inf}}
     law = sampling.distribution(sampling.draft_logits(row_options(3, draft_temperature=0.5, **values), logits))
-    np.testing.assert_allclose(law, reference.distribution(logits, 0.5, bias=[0, 0, -np.inf]), atol=1e-6)
+    wanted = reference.distribution(np.asarray(logits), 0.5, bias=np.array([0, 0, -np.inf]))
+    np.testing.assert_allclose(law, wanted, atol=1e-6)
 
 
 def test_unused_options_are_absent():
@@ -119,9 +120,12 @@ def test_unused_options_are_absent():
     assert (chosen.top_k, chosen.top_p, chosen.min_p, chosen.bias) == (None, None, None, None)
     assert (chosen.is_greedy, chosen.is_greedy_draft) == (None, None)
     mixed = sampling.options(Sampling([0.0, 1.0]), 1.0, 2, 8)
+    assert mixed.is_greedy is not None
     assert mixed.is_greedy.tolist() == [True, False]
     assert mixed.is_greedy_draft is None
-    assert sampling.options(Sampling([0.0, 1.0], top_k=[0, 3]), None, 2, 8).top_k.tolist() == [0, 3]
+    some = sampling.options(Sampling([0.0, 1.0], top_k=[0, 3]), None, 2, 8).top_k
+    assert some is not None
+    assert some.tolist() == [0, 3]
     assert sampling.options(Sampling(0.0), 1.0, 2, 8).temperature is not None
 
 

@@ -6,6 +6,7 @@ import sys
 import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import gguf
 import jax
@@ -111,7 +112,7 @@ def test_llama_starts_each_prompt_anew(peer_arguments, tmp_path, monkeypatch):
     vars(module).update(Llama=Llama, GGML_TYPE_F32=0)
     monkeypatch.setitem(sys.modules, "llama_cpp", module)
     write_gguf(tmp_path / "source.gguf")
-    loaded = types.SimpleNamespace(sources={"target": str(tmp_path / "source.gguf")})
+    loaded: Any = types.SimpleNamespace(sources={"target": str(tmp_path / "source.gguf")})
     found = dict(peers.llama_peers(loaded, peer_arguments, tmp_path))
     assert list(found) == ["llama.cpp as quantised", "llama.cpp float32"]
     assert [name for name, _ in made] == ["source.gguf", "source.float32.gguf"]

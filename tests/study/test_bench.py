@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from compiled import num_programs
 from timed import samples
 from toys import pair
 
@@ -105,12 +106,13 @@ def test_nothing_is_compiled_while_it_is_timed():
     assert arm.shape(short) == arm.shape([5] * 9) != arm.shape(long)
 
     def compiled():
-        return loop._start._cache_size(), loop._rounds._cache_size()
+        return num_programs(loop._start), num_programs(loop._rounds)
 
     begun = compiled()
     arm.generate(0, short)
     warm = compiled()
     assert warm == (begun[0] + 1, begun[1] + 1)
+    assert arm.first is not None
     arm.first(0, short)
     arm.generate(1, [5] * 9)
     assert compiled() == warm

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from itertools import pairwise
+from typing import Any
 
 import checks
 import jax
@@ -18,6 +19,8 @@ from jaxspec.profiles import Profile
 from jaxspec.study.round_log import Round
 from jaxspec.study.step_times import StepTimes
 from jaxspec.study.timeline import Job
+
+NO_DECODER: Any = object()
 
 
 def constant(target_ms: float, draft_ms: float) -> StepTimes:
@@ -141,7 +144,7 @@ def test_tables():
         (lambda: simulate.simulate([overlapped(2, 1)], constant(-1, 1), num_devices=2), "takes -1 ms"),
         (lambda: simulate.run([Job("a", None, 1.0, (0,))]), "can only need earlier ones"),
         (lambda: simulate.flat_times(10.0, 0.0), r"c=0\.0"),
-        (lambda: simulate.log_rounds(object(), {}, [[1]], key=checks.KEY, max_new_tokens=1), "object: the forwards"),
+        (lambda: simulate.log_rounds(NO_DECODER, {}, [[1]], key=checks.KEY, max_new_tokens=1), "object: the forwards"),
     ],
 )
 def test_errors(call, message):

@@ -23,8 +23,8 @@ def _one_hot(index, like):
 class SoftmaxResidual(verify.Sequoia):
     """B1: the clipped difference goes through a softmax instead of being divided by its sum."""
 
-    def outcome(self, target_probs, draft_probs, children, active):
-        accept, _ = super().outcome(target_probs, draft_probs, children, active)
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
+        accept, _ = super().outcome(target_probs, draft_probs, children, active, support)
         return accept, jax.nn.softmax(jnp.maximum(target_probs - draft_probs, 0.0))
 
 
@@ -32,8 +32,8 @@ class SoftmaxResidual(verify.Sequoia):
 class SpecBranchPublic(verify.TopK):
     """K1: the target's arg-max among the draft's top-k, tested by the ratio, corrected by an arg-max."""
 
-    def outcome(self, target_probs, draft_probs, children, active):
-        del active
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
+        del active, support
         best = jnp.argmax(target_probs[children])
         ratio = jnp.minimum(1.0, target_probs[children[best]] / draft_probs[children[best]])
         return ratio * _one_hot(best, children), _one_hot(jnp.argmax(target_probs - draft_probs), target_probs)
@@ -43,8 +43,8 @@ class SpecBranchPublic(verify.TopK):
 class ArgMaxDraftRatio(verify.TopK):
     """The draft's arg-max, tested as if it had been drawn."""
 
-    def outcome(self, target_probs, draft_probs, children, active):
-        return verify.SEQUOIA.outcome(target_probs, draft_probs, children, active)
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
+        return verify.SEQUOIA.outcome(target_probs, draft_probs, children, active, support)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +68,8 @@ class DroppedDraw(verify.Sequoia):
 
     threshold: float = 0.25
 
-    def outcome(self, target_probs, draft_probs, children, active):
-        accept, residual = super().outcome(target_probs, draft_probs, children, active)
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
+        accept, residual = super().outcome(target_probs, draft_probs, children, active, support)
         is_dropped = draft_probs[children[0]] < self.threshold
         return jnp.where(is_dropped, 0.0, accept), jnp.where(is_dropped, target_probs, residual)
 
@@ -78,16 +78,17 @@ class DroppedDraw(verify.Sequoia):
 class PrunedDraws(verify.Sequoia):
     """papers.md 2.2: drawn tokens are cut off from the first later one of low draft probability on."""
 
-    def outcome(self, target_probs, draft_probs, children, active):
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
         kept = (draft_probs[children] > 0.2) | (jnp.arange(children.shape[0]) == 0)
-        return super().outcome(target_probs, draft_probs, children, active & jnp.cumprod(kept).astype(bool))
+        return super().outcome(target_probs, draft_probs, children, active & jnp.cumprod(kept).astype(bool), support)
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedProposal(verify.Sequoia):
     """papers.md 4.4: draws without replacement, verified as if with replacement (the draft is never updated)."""
 
-    def outcome(self, target_probs, draft_probs, children, active):
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
+        del active, support
         residual, reach, accept = target_probs, jnp.float32(1.0), []
         for token in children:
             accepts = jnp.minimum(1.0, residual[token] / draft_probs[token])
@@ -102,10 +103,10 @@ class FixedProposal(verify.Sequoia):
 class IndependentTests(verify.Sequoia):
     """B2, papers.md 3.5: every candidate tested against the target itself."""
 
-    def outcome(self, target_probs, draft_probs, children, active):
+    def outcome(self, target_probs, draft_probs, children, active, support=None):
         accepts = jnp.minimum(1.0, target_probs[children] / draft_probs[children])
         reach = jnp.concatenate([jnp.ones(1), jnp.cumprod(1.0 - accepts)[:-1]])
-        return reach * accepts, super().outcome(target_probs, draft_probs, children, active)[1]
+        return reach * accepts, super().outcome(target_probs, draft_probs, children, active, support)[1]
 
 
 RULE_MUTANTS = {  # rule, (target, draft), count, the wrong law where it is known

@@ -263,8 +263,8 @@ def test_residual_without_mass_is_the_target():
 
 def test_a_child_that_is_not_there_may_be_a_token_that_the_draft_lacks():
     """The draft's support, tokens 0 and 1, is exhausted behind token 0; token 2 fills the children up."""
-    arguments = [jnp.asarray(values, jnp.float32) for values in ((0.5, 0.3, 0.2), (1.0, 0.0, 0.0))]
+    target, draft = jnp.array([0.5, 0.3, 0.2]), jnp.array([1.0, 0.0, 0.0])
     children, active = jnp.array([0, 1, 2]), jnp.array([True, True, False])
-    accept, rest = verify.SEQUOIA.outcome(*arguments, children, active, jnp.array([True, True, False]))
+    accept, rest = verify.SEQUOIA.outcome(target, draft, children, active, jnp.array([True, True, False]))
     np.testing.assert_allclose(accept, [0.5, 0.3, 0.0], atol=1e-6)
     np.testing.assert_allclose(rest, [0.0, 0.0, 1.0], atol=1e-6)

@@ -41,7 +41,9 @@ def test_the_method_that_is_taken(run, folder, calls, options, method, parents, 
     elif parents == "optimal:5":
         parents = list(plan.optimal_tree(PROFILE.acceptance, 5).parents)
     if length == "best":
-        length = ranking.fastest(method, PROFILE).length
+        fastest = ranking.fastest(method, PROFILE)
+        assert fastest is not None
+        length = fastest.length
     config = generated(run, *options.format(folder).split())["config"]
     assert (config["method"], config["tree"], config["length"]) == (method, parents, length)
     assert config["profile"] == next((word for word in options.format(folder).split() if "json" in word), None)
@@ -49,7 +51,7 @@ def test_the_method_that_is_taken(run, folder, calls, options, method, parents, 
     assert ("expected_speedup" in config) == is_predicted
     assert ("expected_tokens" in config) == is_predicted
     decoder = calls[0][0]
-    assert decoder.depth == (0 if method == "autoregressive" else length or tree.TokenTree(parents).depth)
+    assert decoder.depth == (0 if method == "autoregressive" else length or tree.TokenTree(tuple(parents)).depth)
 
 
 def test_a_pairs_own_profile_plans_unless_it_is_of_another_draft(run, folder, tmp_path, calls):

@@ -9,16 +9,19 @@ import jax
 import numpy as np
 import pytest
 import tiny_pair
+from compiled import text_of
 
 from jaxspec import decode, hrad, networks, pairs
+from jaxspec.base import Model
 from jaxspec.catalogue.registry import METHODS
 from jaxspec.cli import entry
 from jaxspec.decode import loop, stats
 from jaxspec.decode.branches import widths
 from jaxspec.decode.request import Asked, checked
 from jaxspec.measure import timing
-from jaxspec.networks import MLP
-from jaxspec.pairs import heads
+from jaxspec.networks import MLP, Transformer
+from jaxspec.pairs import Pair, heads
+from jaxspec.pairs.heads import Head
 from jaxspec.profiles import Profile
 from jaxspec.study import bench, bench_results
 from jaxspec.study.bench_results import Report
@@ -88,8 +91,9 @@ def test_the_folder_has_the_head_its_record_and_its_card(trained, folder):
 def test_the_card_says_how_to_make_the_head_again_and_no_place_of_this_machine(trained, folder):
     text = "".join((trained[0] / name).read_text() for name in ("README.md", "hrad.json"))
     assert str(folder) not in text
-    command = re.search(r"```\n(jaxspec train-hrad .*)\n```", text).group(1)
-    args = entry._parser().parse_args(command.split()[1:])
+    command = re.search(r"```\n(jaxspec train-hrad .*)\n```", text)
+    assert command is not None
+    args = entry._parser().parse_args(command[1].split()[1:])
     assert (args.prompts, args.held_out_prompts, args.out) == ("prompts.jsonl", "others.jsonl", "head")
     assert (args.length, args.features, args.max_new_tokens, args.seed, args.epochs) == (4, 2, 30, 3, 2)
     assert (args.pair, args.temperature, args.num_prompts, args.prompt_tokens) == (folder.name, 0.0, 8, 40)
@@ -104,34 +108,44 @@ def headed(trained, folder):
     )
     inside = folder / "headed"
     inside.mkdir()
-    entries = {"target": str(folder / "target"), "draft": str(folder / "draft")}
-    entries["hrad"] = [str(folder / "head"), str(folder / "warm")]
-    (inside / "pair.json").write_text(json.dumps(entries))
+    entries = {name: str(folder / name) for name in ("target", "draft")}
+    with_heads = {**entries, "hrad": [str(folder / "head"), str(folder / "warm")]}
+    (inside / "pair.json").write_text(json.dumps(with_heads))
     return inside
+
+
+def head_at(pair: Pair, temperature: float) -> Head:
+    found = pair.hrad_at(temperature)
+    assert found is not None
+    return found
+
+
+def num_features(model: Model) -> int:
+    assert isinstance(model, Transformer)
+    return model.num_features
 
 
 def test_a_pair_gives_the_head_of_the_nearest_temperature(headed, folder):
     pair = pairs.load(headed)
     assert pair.hrad == MLP(2, 16)
-    assert [pair.hrad_at(temperature).folder.name for temperature in (0.0, 0.4, 0.6, 2.0)] == [
+    assert [head_at(pair, temperature).folder.name for temperature in (0.0, 0.4, 0.6, 2.0)] == [
         "head",
         "head",
         "warm",
         "warm",
     ]
-    np.testing.assert_array_equal(pair.params["hrad"]["mean"], pair.hrad_at(0).params["mean"])
+    np.testing.assert_array_equal(pair.params["hrad"]["mean"], head_at(pair, 0).params["mean"])
     warm = pair.params_at(1.0)
+    assert pair.hrad is not None
     jax.tree.map(np.testing.assert_array_equal, warm["hrad"], pair.hrad.init(jax.random.key(9)))
     assert warm["target"] is pair.params["target"]
-    assert (pair.target.num_features, pair.draft.num_features) == (2, 0)
+    assert (num_features(pair.target), num_features(pair.draft)) == (2, 0)
     plain = pairs.load(folder)
-    assert (plain.hrad, plain.hrad_at(0), plain.target.num_features) == (None, None, 0)
+    assert (plain.hrad, plain.hrad_at(0), num_features(plain.target)) == (None, None, 0)
     assert plain.params_at(0) is plain.params
-    assert (pairs.load(headed, draft_layers=1).hrad, pairs.load(headed, draft_layers=1).target.num_features) == (
-        None,
-        0,
-    )
-    assert pairs.load(headed, num_features=3).target.num_features == 3
+    trimmed = pairs.load(headed, draft_layers=1)
+    assert (trimmed.hrad, num_features(trimmed.target)) == (None, 0)
+    assert num_features(pairs.load(headed, num_features=3).target) == 3
 
 
 def test_features_cost_plain_decoding_nothing(headed):
@@ -144,7 +158,7 @@ def test_features_cost_plain_decoding_nothing(headed):
             decoder, with_heads.params, checked(decoder, with_heads.params, [[1]], jax.random.key(0), asked)
         )
         round_ = jax.jit(jax.vmap(lambda one, decoder=decoder: decoder.round(with_heads.params, one)))
-        text = round_.lower(state).compile().as_text()
+        text = text_of(round_.lower(state).compile())
         programs.append(re.sub(r", metadata=\{[^}]*\}|, source_\w+=\S+", "", text))
     kinds = [sorted(re.findall(r"= (\S+) (\w[\w-]*)\(", program)) for program in programs]
     assert kinds[0] == kinds[1]

@@ -10,7 +10,6 @@ import pytest
 from toys import CtxLM, pair
 
 from jaxspec import hrad
-from jaxspec.base import Model
 from jaxspec.decode.branches.decoder import branch_decoder
 
 FORWARDS: list[int] = []
@@ -20,17 +19,12 @@ LENGTH, BRANCHES = 4, 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Counted:
+class Counted(CtxLM):
     """A model that writes each of its forwards down, once for a whole batch."""
 
-    model: Model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def apply(self, params, tokens, *arguments):
+    def apply(self, params, tokens, positions, context, block, slot, mask):
         jax.debug.callback(lambda: FORWARDS.append(len(tokens)))
-        return self.model.apply(params, tokens, *arguments)
+        return super().apply(params, tokens, positions, context, block, slot, mask)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
@@ -40,7 +34,7 @@ def test_forwards_of_a_batch(has_draft_stage, noise):
     seed = pair("ctx").params["target"]["seed"]
     params = {name: {"seed": seed, "noise": jnp.float32(value)} for name, value in (("target", 0.0), ("draft", noise))}
     decoder = branch_decoder(
-        CtxLM(11), Counted(CtxLM(11)), LENGTH, BRANCHES, hrad.Confidence(0.3), has_draft_stage=has_draft_stage
+        CtxLM(11), Counted(11), LENGTH, BRANCHES, hrad.Confidence(0.3), has_draft_stage=has_draft_stage
     )
     num_rounds, alone = 0, 0
 

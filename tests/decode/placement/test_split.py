@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import checks
 import jax
@@ -30,9 +31,10 @@ def test_on_two_devices():
 def test_refuses_a_decoder_whose_halves_take_turns():
     pair = toys.pair("ctx")
     device = jax.devices()[0]
+    unsplit: Any = decode.sequoia(pair.target, pair.draft, tree.chain(2))  # of another type, as the error says
     with pytest.raises(ValueError, match=r"TreeDecoder can't be split.*decode\.generate"):
         generate_split(
-            decode.sequoia(pair.target, pair.draft, tree.chain(2)),
+            unsplit,
             pair.params,
             checks.PROMPTS,
             target_device=device,

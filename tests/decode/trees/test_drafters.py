@@ -93,7 +93,7 @@ class WideOrDeep:
         second, child_probs = self._draw(row, key, 1, logits)
         tokens = jnp.stack([row.root, first[0], first[1], jnp.where(is_wide, first[2], second[0])])
         parents = jnp.stack([jnp.int32(-1), jnp.int32(0), jnp.int32(0), jnp.where(is_wide, 0, 1)])
-        probs = None if root_probs is None else jnp.stack([root_probs, child_probs])
+        probs = None if root_probs is None or child_probs is None else jnp.stack([root_probs, child_probs])
         return Drafted(tokens, jnp.arange(4) > 0, structure.of_parents(parents, 2, 3), probs)
 
     def test(self, row, drafted, node, logits, children, active):

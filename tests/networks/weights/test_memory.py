@@ -53,7 +53,9 @@ def test_they_are_in_memory_for_which_huge_pages_were_asked():
     address = found["weight"].unsafe_buffer_pointer()
     mappings = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", pathlib.Path("/proc/self/smaps").read_text())
     [mapping] = [one for one in mappings if one and _holds(one, address + 2**22)]
-    assert " hg" in re.search(r"VmFlags:(.*)", mapping)[1]
+    flags = re.search(r"VmFlags:(.*)", mapping)
+    assert flags is not None
+    assert " hg" in flags[1]
 
 
 def _holds(mapping: str, address: int) -> bool:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checks import PROMPTS, rows, run
+from compiled import memory_of, text_of
 
 from jaxspec import decode, networks, tree
 from jaxspec.base import Context
@@ -87,16 +88,16 @@ def test_weights_that_differ_by_row_are_multiplied_row_by_row():
 def test_the_compiled_product_reads_each_block_as_it_lies():
     """XLA would rather transpose blocks than the few tokens, and takes six times as long."""
     compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(4, NUM_IN)).compile()
-    [dot] = [line for line in compiled.as_text().splitlines() if " dot(" in line]
+    [dot] = [line for line in text_of(compiled).splitlines() if " dot(" in line]
     assert "lhs_contracting_dims={2}" in dot
     assert "rhs_contracting_dims={1}" in dot
-    assert compiled.memory_analysis().temp_size_in_bytes < BLOCKS.nbytes
+    assert memory_of(compiled).temp_size_in_bytes < BLOCKS.nbytes
 
 
 @pytest.mark.parametrize(("n", "width"), [(6, 8), (9, 16), (31, 32), (33, 33)])
 def test_the_compiled_product_is_as_wide_as_a_kernel(n, width):
     compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(n, NUM_IN)).compile()
-    [dot] = [line for line in compiled.as_text().splitlines() if " dot(" in line]
+    [dot] = [line for line in text_of(compiled).splitlines() if " dot(" in line]
     assert f"f32[{NUM_OUT},{width}]" in dot
 
 
@@ -143,7 +144,9 @@ def test_an_early_exit_shares_blocks_and_a_reduced_vocabulary_has_its_own():
     model, params = networks.with_blocks(*model_of())
     early = networks.early_exit_params(model, params, 1)
     assert early["layers"]["0"] is params["layers"]["0"]
-    assert networks.early_exit(model, 1).blocks
+    trimmed = networks.early_exit(model, 1)
+    assert isinstance(trimmed, Transformer)
+    assert trimmed.blocks
     kept = list(range(1, 128, 2)) + list(range(0, 128, 2))
     reduced, fewer = networks.reduce_vocabulary(model, params, kept[:64])
     assert set(fewer["embed_tokens"]) == {"weight"}

@@ -1,0 +1,31 @@
+"""What a compiled program says of itself, and how many of them a jitted function has."""
+
+from typing import Any
+
+from jax.stages import Compiled
+
+
+def text_of(compiled: Compiled) -> str:
+    """The optimised program as text."""
+    text = compiled.as_text()
+    assert text is not None
+    return text
+
+
+def memory_of(compiled: Compiled) -> Any:
+    """The bytes of its arguments, results and temporary arrays."""
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    return memory
+
+
+def operations_of(compiled: Compiled) -> float:
+    """How many floating-point operations one run costs, as the compiler counts them."""
+    costs = compiled.cost_analysis()
+    assert costs is not None
+    return costs["flops"]
+
+
+def num_programs(function: Any) -> int:
+    """The programs that a function under `jax.jit` holds, one for each set of shapes and static arguments."""
+    return function._cache_size()
