@@ -156,7 +156,7 @@ def seen_by_the_cut(decoder, chunk=64, count=24):
 
 
 def assert_cut_reads_the_newest(decoder: BranchDecoder) -> tuple:
-    """E6: the target's features at the last verified position of the row, and the embedding of its newest token."""
+    """The target's features at the last verified position of the row, and the embedding of its newest token."""
     found, wanted, emitted = seen_by_the_cut(decoder)
     assert found == wanted
     return found, wanted, emitted

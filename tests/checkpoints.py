@@ -124,3 +124,13 @@ def layers_of(family: str) -> dict[str, jax.Array]:
     model, params = build(family, num_features=COMMON["num_hidden_layers"] + 1)
     output, _ = prefill(model, params, TOKENS, positions=POSITIONS)
     return {"hidden": output.hidden, "logits": output.logits}
+
+
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    """The same tree of arrays, of the same types, bit by bit."""
+
+    def same(a: Any, b: Any) -> None:
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+    jax.tree.map(same, actual, expected)

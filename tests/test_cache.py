@@ -107,7 +107,7 @@ def test_entries_need_one_slot_axis(rank):
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 16])
 def test_prefill_in_chunks_is_prefill_at_once(chunk):
-    """E7: the same entries and length whatever the chunk, and rows that ended before a chunk keep theirs."""
+    """The same entries and length whatever the chunk, and rows that ended before a chunk keep theirs."""
     tokens, stop, params = jnp.arange(16, dtype=jnp.int32), 10, MODEL.init(jax.random.key(0))
     context = cache.empty(MODEL, 16)
     for start in range(0, 12, chunk):
@@ -134,7 +134,7 @@ def test_growth_keeps_what_is_held():
 
 
 def test_slots_behind_the_length_are_never_read():
-    """E4: what lies there may be anything."""
+    """What lies there may be anything."""
     model = CtxLM(7)
     params = model.init(jax.random.key(0))
     arguments = jnp.array([3]), jnp.array([2])

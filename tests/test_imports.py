@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "jaxspec"
+PACKAGE, TESTS, SCRIPTS = ROOT / "jaxspec", ROOT / "tests", ROOT / "scripts"
 
 READS: dict[str, tuple[str, ...]] = {
     "base": (),
@@ -103,10 +103,31 @@ def test_a_folder_says_what_lives_there(folder: Path):
 
 
 def test_no_file_is_long():
-    long = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in PACKAGE.rglob("*.py")}
+    files = [file for folder in (PACKAGE, TESTS, SCRIPTS) for file in folder.rglob("*.py")]
+    long = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in files}
     wrong = [f"{file}:{lines}: over {MAX_LINES} lines: split it by ideas." for file, lines in long.items()]
     wrong = [message for message, lines in zip(wrong, long.values(), strict=True) if lines > MAX_LINES]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_test_imports_another():
+    """What two files of tests need stands in a helper right below `tests/`; the tests of one run without the other."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: imports {name}; move what they share into a helper."
+        for file in sorted(TESTS.rglob("*.py"))
+        for line, name in imported_names(file)
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def imported_names(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of all that a file imports, modules and what is in them."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxspec import cache, decode, sampling
+from jaxspec import base, cache, decode, sampling
 from jaxspec.base import Context, Entries, Model, Params
 from jaxspec.decode import Decoder
 
@@ -139,7 +139,7 @@ def _steps(
 
     def step(_: jax.Array, carry: tuple[Context, jax.Array]) -> tuple[Context, jax.Array]:
         context, tokens = carry
-        output = model.apply(params, tokens, positions, context, model.empty(size), 0, mask)
+        output = base.forward(model, params, tokens, positions, context, model.empty(size), 0, mask)
         tokens = jax.vmap(lambda logits: sampling.argmax(logits.astype(jnp.float32)))(output.logits)
         nothing = jnp.zeros((), jnp.int32)
         return cache.commit(model, context, output.block, nothing, anchor=tokens[0]), tokens

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import cache, decode
+from jaxspec import base, cache, decode
 from jaxspec.base import Context, Model, Params, Progress
 from jaxspec.decode import Decoder
 
@@ -151,7 +151,7 @@ def _last_logits(model: Model, params: Params, tokens: jax.Array, last: jax.Arra
     nothing = Context(model.empty(1), jnp.zeros((), jnp.int32))
     causal = jnp.tril(jnp.ones((size, size), bool))
     positions = jnp.arange(size, dtype=jnp.int32)
-    output = model.apply(params, tokens, positions, nothing, model.empty(size), 0, causal)
+    output = base.forward(model, params, tokens, positions, nothing, model.empty(size), 0, causal)
     return output.logits[last].astype(jnp.float32)
 
 

@@ -29,7 +29,7 @@ def decoder_of(shape: str = "binary") -> TreeDecoder:
     "sampling", [decode.Sampling(), decode.Sampling(1.0, top_p=0.9, bias={3: 1.0})], ids=["T0", "T1"]
 )
 def test_values_compile_nothing(sampling):
-    """K6: seeds, values of options, prompt lengths, limits and stop ids share one program of each kind and bucket."""
+    """Seeds, values of options, prompt lengths, limits and stop ids share one program of each kind and bucket."""
     target, draft, params = pair("ctx")
     checks.run(decode.sequoia(target, draft, TREES["binary"]), params, [[1, 2], [3]], 20, sampling=sampling)
     jax.random.key(99)  # making a key is a program too, which is none of ours
@@ -89,7 +89,7 @@ def test_equal_decoders_are_one():
 
 @pytest.mark.parametrize("sampling", [decode.Sampling(), decode.Sampling(1.0)], ids=["T0", "T1"])
 def test_one_loop_without_the_host(sampling):
-    """I3: all rounds are one `while` of one program, without callbacks."""
+    """All rounds are one `while` of one program, without callbacks."""
     target, draft, params = pair("ctx")
     jaxpr = program(decode.sequoia(target, draft, TREES["binary"]), params, sampling=sampling).jaxpr
     assert [equation.primitive.name for equation in jaxpr.eqns].count("while") == 1
@@ -116,7 +116,7 @@ def test_weights_are_arguments(sampling):
 
 
 def test_greedy_program_does_no_vocabulary_work_but_maxima():
-    """I8: no exponential, logarithm, noise, cumulative sum or sort of the vocabulary."""
+    """No exponential, logarithm, noise, cumulative sum or sort of the vocabulary."""
     decoder, params = wide_vocabulary()
     work = vocabulary_work(program(decoder, params).jaxpr)
     allowed = {
@@ -136,7 +136,7 @@ def test_log_probabilities_are_the_only_exponentials_of_a_greedy_program():
     "sampling", [decode.Sampling(1.0), decode.Sampling(1.0, top_k=5, top_p=0.9, min_p=0.1)], ids=["plain", "filters"]
 )
 def test_sampled_program_does_not_sort_the_vocabulary(sampling):
-    """I8: filters find their thresholds by search, and are absent where they are not in use."""
+    """Filters find their thresholds by search, and are absent where they are not in use."""
     decoder, params = wide_vocabulary()
     work = vocabulary_work(program(decoder, params, sampling=sampling).jaxpr)
     assert "sort" not in work
@@ -144,7 +144,7 @@ def test_sampled_program_does_not_sort_the_vocabulary(sampling):
 
 
 def test_plain_decoding_takes_no_draft():
-    """I13: the draft's parameters are no argument of the compiled program."""
+    """The draft's parameters are no argument of the compiled program."""
     target, _, params = pair("ctx")
     decoder, *traced = arguments(decode.autoregressive(target), params)
     jaxpr = program(decoder, params).jaxpr
@@ -155,7 +155,7 @@ def test_plain_decoding_takes_no_draft():
 
 
 def test_states_are_donated():
-    """I1, I2: the buffers of the state that goes in are gone (a donation that did not work would warn)."""
+    """The buffers of the state that goes in are gone (a donation that did not work would warn)."""
     target, draft, params = pair("ctx")
     decoder, params, state, counts = arguments(decode.sequoia(target, draft, TREES["binary"]), params)
     loop._rounds(decoder, params, state, counts)
@@ -168,7 +168,7 @@ def test_states_are_donated():
 
 @pytest.mark.parametrize("shape", ["plain", "chain", "binary"])
 def test_caches_are_not_copied(shape):
-    """I1: the program's temporaries are far smaller than one cache of 512 slots of 4,096 floats."""
+    """The program's temporaries are far smaller than one cache of 512 slots of 4,096 floats."""
     model = WideLM(7)
     trees = {"chain": tree.chain(3), "binary": tree.k_ary(2, 2)}
     decoder = decode.autoregressive(model) if shape == "plain" else decode.sequoia(model, model, trees[shape])
@@ -182,7 +182,7 @@ def test_caches_are_not_copied(shape):
 
 
 def test_live_buffers_stay_constant():
-    """I16: from the second of 20 calls on, no array is left behind."""
+    """From the second of 20 calls on, no array is left behind."""
     target, draft, params = pair("ctx")
     decoder, sizes = decode.sequoia(target, draft, TREES["binary"]), []
     gc.collect()
@@ -197,7 +197,7 @@ def test_live_buffers_stay_constant():
 
 @pytest.mark.parametrize("length", [2, 16])
 def test_programs_do_not_grow_with_the_chain(length):
-    """I6: levels of one shape are one scan, so equations are as many for 2 drafted tokens as for 16."""
+    """Levels of one shape are one scan, so equations are as many for 2 drafted tokens as for 16."""
     target, draft, params = pair("ctx")
     sizes = [
         sum(1 for _ in equations(program(decode.sequoia(target, draft, tree.chain(size)), params).jaxpr))

@@ -65,7 +65,7 @@ def assert_equals_right_tokens(decoder, right, params):
     ],
 )
 def test_wrong_verification_block_is_rejected(name, change):
-    """E8, A1: positions and masks of the target's forward over the tree."""
+    """Positions and masks of the target's forward over the tree."""
     target, draft, params = pair(name)
     right = decode.sequoia(target, draft, BINARY)
     wrong = dataclasses.replace(right, target=Wrapped(target, change))
@@ -125,7 +125,7 @@ class CommitsNoCatchUp(TreeDecoder):
 
 
 def test_forgotten_catch_up_token_is_rejected(monkeypatch):
-    """A5, design.md 1: the output stays right, the acceptance falls."""
+    """The output stays right, the acceptance falls."""
     target, draft, _ = pair("ctx")
     acceptance_check(decode.sequoia(target, draft, BINARY))
     commit, draft_slots = cache.commit, 1 + len(BINARY.expanded)
@@ -161,12 +161,12 @@ def test_forgotten_catch_up_token_is_rejected(monkeypatch):
 
 @dataclasses.dataclass(frozen=True)
 class SeesLastStopOnly(TreeDecoder):
-    """D1: only a round's last token is compared with the stop ids."""
+    """Only a round's last token is compared with the stop ids."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Overshoots(TreeDecoder):
-    """D3, D4: the limit is only looked at between rounds."""
+    """The limit is only looked at between rounds."""
 
 
 def test_wrong_ends_are_rejected(monkeypatch):

@@ -32,7 +32,7 @@ CYCLE_DECODERS = {
 
 @pytest.mark.parametrize("count", range(1, 14))
 def test_exact_lengths(count):
-    """D3, D4: any limit, with a draft that is always right and blocks of six."""
+    """Any limit, with a draft that is always right and blocks of six."""
     generation = checks.assert_greedy_equals_reference(CHAIN, SAME, [[3]], count)
     assert generation.tokens.shape == (1, count)
     assert generation.lengths.tolist() == [count]
@@ -52,7 +52,7 @@ def test_each_row_has_its_limit():
 @pytest.mark.parametrize("decoder", CYCLE_DECODERS.values(), ids=CYCLE_DECODERS)
 @pytest.mark.parametrize("stop", range(10))
 def test_a_stop_anywhere_in_a_block(decoder, stop):
-    """D2, D6, D10: the stop token is the last one kept, and every count ends with it."""
+    """The stop token is the last one kept, and every count ends with it."""
     generation = run(decoder, CYCLES, [[0], [4, 5]], 30, stop_ids=[stop])
     for row, last in enumerate((0, 5)):
         length = (stop - last - 1) % 10 + 1
@@ -65,7 +65,7 @@ def test_a_stop_anywhere_in_a_block(decoder, stop):
 
 
 def test_several_stops_for_each_row():
-    """D7: whichever comes first ends a row; rows may have sets of their own, and none."""
+    """Whichever comes first ends a row; rows may have sets of their own, and none."""
     decoder = CYCLE_DECODERS["chain"]
     assert rows(run(decoder, CYCLES, [[0], [5]], 12, stop_ids=(3, 8))) == [[1, 2, 3], [6, 7, 8]]
     apart = run(decoder, CYCLES, [[0], [5], [5]], 12, stop_ids=[[3], [3, 9, 7, 8, 6], []])
@@ -75,7 +75,6 @@ def test_several_stops_for_each_row():
 
 @pytest.mark.parametrize("stop_ids", [(), None, -1, [-1], [[], [-1]]], ids=str)
 def test_no_stop_runs_to_the_limit(stop_ids):
-    """D5."""
     generation = run(CYCLE_DECODERS["chain"], CYCLES, [[0], [5]], 12, stop_ids=stop_ids)
     assert generation.lengths.tolist() == [12, 12]
 
@@ -90,7 +89,7 @@ def test_stop_in_the_prompt_is_no_stop():
 
 
 def test_a_drafted_stop_that_is_rejected_stops_nothing():
-    """D8: the draft always proposes the stop token, the target never emits it."""
+    """The draft always proposes the stop token, the target never emits it."""
     stop = ConstantLM(10, token=9)
     decoder = decode.speculative(CYCLE, stop, 3)
     bias = {9: -np.inf}  # 8 is followed by 0: the lowest of the others
@@ -107,7 +106,7 @@ def test_a_drafted_stop_that_is_rejected_stops_nothing():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_does_not_depend_on_its_batch(temperature):
-    """F1, F2, F5: prompts of 1 to 31 tokens together or alone, with keys of their own."""
+    """Prompts of 1 to 31 tokens together or alone, with keys of their own."""
     keys = jax.random.split(jax.random.key(3), len(PROMPTS))
     options = {"sampling": decode.Sampling(temperature)}
     together = run(DECODER, PARAMS, PROMPTS, key=keys, **options)
@@ -128,7 +127,7 @@ def test_one_key_is_folded_by_row():
 
 
 def test_a_finished_row_is_frozen():
-    """F6: a row of two tokens beside one of twenty: its counts end with it, and the other's are as when alone."""
+    """A row of two tokens beside one of twenty: its counts end with it, and the other's are as when alone."""
     keys = jax.random.split(jax.random.key(3), 2)
     both = run(DECODER, PARAMS, [[3], [1, 4]], [2, 20], key=keys, sampling=SAMPLED)
     for row, (prompt, count) in enumerate((([3], 2), ([1, 4], 20))):
@@ -141,7 +140,7 @@ def test_a_finished_row_is_frozen():
 @pytest.mark.parametrize("decoder", [DECODER, decode.autoregressive(TARGET)], ids=["binary", "plain"])
 @pytest.mark.parametrize("options", [{}, {"sampling": decode.Sampling(0.8, bias={4: 3.0})}], ids=["greedy", "sampled"])
 def test_logprobs_are_the_target_s(decoder, options):
-    """G2: by teacher forcing, at accepted, corrected and bonus positions; of the raw logits at temperature 1."""
+    """By teacher forcing, at accepted, corrected and bonus positions; of the raw logits at temperature 1."""
     generation = run(decoder, PARAMS, PROMPTS, [20, 9, 14, 3], **options)
     for prompt, tokens, found in zip(PROMPTS, rows(generation), logprobs(generation), strict=True):
         wanted = reference.logprobs(TARGET, PARAMS["target"], prompt, tokens)
@@ -167,7 +166,7 @@ def test_room_that_grows_changes_nothing(temperature):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_stream_is_generate(temperature):
-    """G3, G5: chunks in order, once, of every size, through growth; what the step API emits is what one call does."""
+    """Chunks in order, once, of every size, through growth; what the step API emits is what one call does."""
     options = {"key": KEY, "max_new_tokens": [90, 40], "sampling": decode.Sampling(temperature), "first_capacity": 64}
     chunks = list(decode.stream(DECODER, PARAMS, [[3], [1, 4]], stop_ids=[[], [7]], **options))
     generation = decode.generate(DECODER, PARAMS, [[3], [1, 4]], stop_ids=[[], [7]], logprobs=False, **options)
@@ -180,7 +179,7 @@ def test_stream_is_generate(temperature):
 
 
 def test_state_holds_what_was_emitted():
-    """D9: after a stop inside a block the target's context is one token short of the text, as in plain decoding."""
+    """After a stop inside a block the target's context is one token short of the text, as in plain decoding."""
     for decoder in CYCLE_DECODERS.values():
         state, _ = steps(decoder, CYCLES, [[0], [7]], 30, stop_ids=[6])
         assert state.row.num_tokens.tolist() == [7, 10]

@@ -13,7 +13,7 @@ from jaxspec import decode, tree
 
 
 def test_garbage_behind_the_committed_tokens():
-    """E4: slots that hold no token may hold anything, after every round and in both contexts."""
+    """Slots that hold no token may hold anything, after every round and in both contexts."""
     target, draft, params = pair("ctx")
 
     def spoil(state):
@@ -32,7 +32,7 @@ def test_garbage_behind_the_committed_tokens():
 
 @pytest.mark.parametrize("shape", ["chain3", "binary"])
 def test_draft_of_limited_length(shape):
-    """E5: behind the draft's last position nothing is drafted, decoding goes on plainly, in the same program."""
+    """Behind the draft's last position nothing is drafted, decoding goes on plainly, in the same program."""
     target, params = CtxLM(11, max_length=64), pair("ctx").params
     decoder = decode.sequoia(target, CtxLM(11, noise=0.1, max_length=16), TREES[shape])
     state, reports = steps(decoder, params, [PROMPTS[0], PROMPTS[2]], 40)
@@ -50,7 +50,7 @@ def test_draft_of_limited_length(shape):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_prefill_in_chunks_of_any_size(temperature):
-    """E7: chunks of 1, 3 and 64 tokens give the same tokens and log-probabilities."""
+    """Chunks of 1, 3 and 64 tokens give the same tokens and log-probabilities."""
     decoder, params = decoder_of("tiny", "chain3"), pair("tiny").params
     sampling = decode.Sampling(temperature)
     whole, *parts = (run(decoder, params, RAGGED, sampling=sampling, prefill_chunk=size) for size in (64, 1, 3))
@@ -61,13 +61,13 @@ def test_prefill_in_chunks_of_any_size(temperature):
 
 @pytest.mark.parametrize("length", [1, 44, 45, 63, 64, 65])
 def test_prompts_at_the_edges_of_buckets(length):
-    """E10: one token, and prompts (with what follows) that just fit a bucket or just do not."""
+    """One token, and prompts (with what follows) that just fit a bucket or just do not."""
     prompt = np.random.default_rng(length).integers(0, 11, length).tolist()
     assert_greedy_equals_reference(decoder_of("ctx", "chain3"), pair("ctx").params, [prompt], 16)
 
 
 def test_padding_rows_of_the_draft_are_never_drafted():
-    """H1: three padding ids with high logits behind the target's vocabulary."""
+    """Three padding ids with high logits behind the target's vocabulary."""
     target, draft = TableLM(61), TableLM(64)
     table = target.init(jax.random.key(2))["table"]
     padded = jnp.full((64, 64), 50.0).at[:61, :61].set(table)
@@ -82,13 +82,13 @@ def test_padding_rows_of_the_draft_are_never_drafted():
 
 
 def test_vocabularies_that_differ_are_refused():
-    """H1: the draft lacks tokens; both sizes are named."""
+    """The draft lacks tokens; both sizes are named."""
     with pytest.raises(ValueError, match=r"50.*61"):
         decode.speculative(TableLM(61), TableLM(50), 2)
 
 
 def test_siblings_share_a_position():
-    """E8: with a model of positions, a wide tree whose node indices run ahead of its depths."""
+    """With a model of positions, a wide tree whose node indices run ahead of its depths."""
     model = PosLM(11)
     params = model.init(jax.random.key(1))
     decoder = decode.sequoia(model, model, tree.k_ary(3, 2))
@@ -97,7 +97,7 @@ def test_siblings_share_a_position():
 
 
 def test_temperature_towards_zero_is_greedy():
-    """C1, G6: T = 1e-4 and 1e-8 give the tokens of T = 0."""
+    """T = 1e-4 and 1e-8 give the tokens of T = 0."""
     decoder, params = decoder_of("ctx", "binary"), pair("ctx").params
     greedy = run(decoder, params, RAGGED)
     for temperature in (1e-4, 1e-8):
@@ -106,7 +106,7 @@ def test_temperature_towards_zero_is_greedy():
 
 
 def test_greedy_rows_beside_sampled_ones():
-    """C2: rows at T = 0 are those of a greedy batch, and sampled rows are those of a batch of their own."""
+    """Rows at T = 0 are those of a greedy batch, and sampled rows are those of a batch of their own."""
     decoder, params = decoder_of("ctx", "binary"), pair("ctx").params
     keys = jax.random.split(jax.random.key(3), 4)
     prompts = [[1], [2, 3], [4], [5, 6]]

@@ -13,7 +13,7 @@ SHAPES = dict.fromkeys(PAIRS, ("chain3", "star", "binary", "ternary", "optimal")
 
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in PAIRS for shape in SHAPES[name]])
 def test_tokens_of_a_batch(name, shape):
-    """A1, A6, F1: prompts of 1, 2, 7 and 31 tokens together, rows of unequal acceptance."""
+    """Prompts of 1, 2, 7 and 31 tokens together, rows of unequal acceptance."""
     generation = assert_greedy_equals_reference(decoder_of(name, shape), pair(name).params, RAGGED)
     total = generation.stats.total()
     assert total.accepted_per_round > 0.1
@@ -34,7 +34,7 @@ def test_plain_decoding(name):
 
 
 def test_many_seeds():
-    """A4: 200 models; parameters are arguments, so one program serves all."""
+    """200 models; parameters are arguments, so one program serves all."""
     model, decoder = CtxLM(11), decode.sequoia(CtxLM(11), CtxLM(11, noise=0.3), TREES["comb"])
     for seed in range(200):
         params = model.init(jax.random.key(seed))
@@ -46,7 +46,7 @@ def test_many_seeds():
     [*(("ctx", shape) for shape in ("chain5", "binary", "comb", "optimal")), ("tiny", "chain5"), ("tiny", "binary")],
 )
 def test_a_draft_that_is_the_target_is_always_accepted(name, shape):
-    """A5, I14, J9: off by one anywhere in the draft's context, or a forgotten catch-up token, and a round is short."""
+    """Off by one anywhere in the draft's context, or a forgotten catch-up token, and a round is short."""
     target, _, params = pair(name)
     checks.assert_accepts_everything(
         decode.sequoia(target, target, TREES[shape]), {"target": params["target"], "draft": params["target"]}
@@ -55,7 +55,7 @@ def test_a_draft_that_is_the_target_is_always_accepted(name, shape):
 
 @pytest.mark.parametrize("draft", [RandomLM(11), ConstantLM(11, 0), ConstantLM(11, 10)], ids=str)
 def test_any_draft_changes_speed_only(draft):
-    """A7."""
+    """A draft of noise, and drafts of one token."""
     target, _, params = pair("ctx")
     decoder = decode.sequoia(target, draft, TREES["binary"])
     assert_greedy_equals_reference(

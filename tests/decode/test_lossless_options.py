@@ -22,14 +22,14 @@ OPTIONS = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_joint_law_under_options(options):
-    """G1: accepted, corrected and bonus tokens follow one pipeline, at every offset of a block."""
+    """Accepted, corrected and bonus tokens follow one pipeline, at every offset of a block."""
     sampling = Sampling(**{**options, "bias": np.array(options["bias"])} if "bias" in options else options)
     decoder = decode.sequoia(MODEL, MODEL, tree.k_ary(2, 2))
     assert_joint_law(decoder, PARAMS, law(**options), 3, 0.012, sampling=sampling)
 
 
 def test_the_draft_s_temperature_changes_speed_only():
-    """C3: drafts at temperature 0, .5, 1 and 2 below a target at .7, in one program."""
+    """Drafts at temperature 0, .5, 1 and 2 below a target at .7, in one program."""
     decoder, accepted = decode.sequoia(MODEL, MODEL, tree.chain(2)), []
     for temperature in (0.0, 0.5, 1.0, 2.0):
         options = {"sampling": Sampling(0.7), "draft_temperature": temperature}
@@ -40,7 +40,7 @@ def test_the_draft_s_temperature_changes_speed_only():
 
 
 def test_rows_with_their_own_options():
-    """C2: rows at T = 0, 1, 0 and .7 in one batch each have their own law."""
+    """Rows at T = 0, 1, 0 and .7 in one batch each have their own law."""
     temperatures = np.tile([0.0, 1.0, 0.0, 0.7], 2**13)
     decoder = decode.sequoia(MODEL, MODEL, tree.k_ary(2, 2))
     tokens = run(decoder, PARAMS, [[0]] * 2**15, 3, sampling=Sampling(temperatures), logprobs=False).tokens
@@ -62,7 +62,7 @@ def test_rows_are_independent_of_one_another():
 
 
 def test_acceptance_is_one_minus_the_distance():
-    """B7: a pair at total variation .1 in every context accepts .9 of the first positions."""
+    """a pair at total variation .1 in every context accepts .9 of the first positions."""
     target = np.array([[0.5, 0.3, 0.2]] * 3)
     draft = np.array([[0.4, 0.4, 0.2]] * 3)
     params = {
@@ -76,7 +76,7 @@ def test_acceptance_is_one_minus_the_distance():
 
 
 def test_low_precision_draft_that_is_the_target_is_always_accepted():
-    """A9: logits that bfloat16 merges; proposals and tests read the same float32 distribution."""
+    """Logits that bfloat16 merges; proposals and tests read the same float32 distribution."""
     table = jnp.tile(jnp.array([1.0, 1.003, 0.2]), (3, 1)).astype(jnp.bfloat16)
     params = {"target": {"table": table}, "draft": {"table": table}}
     generation = run(decode.sequoia(MODEL, MODEL, tree.chain(2)), params, [[0]] * 512, 6, sampling=Sampling(1.0))
@@ -84,7 +84,7 @@ def test_low_precision_draft_that_is_the_target_is_always_accepted():
 
 
 def test_same_key_same_tokens_and_another_key_others():
-    """J8: nothing is carried from call to call."""
+    """Nothing is carried from call to call."""
     decoder, sampling = decode.sequoia(MODEL, MODEL, tree.chain(2)), Sampling(1.0)
     first, other, again = (
         run(decoder, PARAMS, [[0]] * 512, 6, key=jax.random.key(seed), sampling=sampling) for seed in (1, 2, 1)

@@ -48,7 +48,7 @@ def test_joint_law_over_several_rounds(shape):
 
 
 def test_joint_law_of_plain_decoding():
-    """K3: the first token is sampled too."""
+    """The first token is sampled too."""
     assert_joint_law(decode.autoregressive(MODEL), PARAMS, law(), 3, 0.012)
 
 
@@ -65,6 +65,6 @@ def test_zero_probabilities_on_both_sides():
 
 
 def test_draft_of_limited_length_keeps_the_law():
-    """E5: nodes that can't be drafted are not there; the law is the target's on both sides of the limit."""
+    """Nodes that can't be drafted are not there; the law is the target's on both sides of the limit."""
     decoder = decode.sequoia(MODEL, TableLM(3, max_length=2), TREES["binary"])
     assert_joint_law(decoder, PARAMS, law(), 3, 0.02, num_keys=2)

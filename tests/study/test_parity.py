@@ -29,7 +29,7 @@ def test_equal_texts_have_no_fork():
 
 
 def test_a_planted_tie_is_reported_with_its_place_and_gap():
-    """A3: the runner-up lies one float32 step below the arg-max, and the method took it."""
+    """The runner-up lies one float32 step below the arg-max, and the method took it."""
     table = CYCLE.astype(np.float32)
     table[3, 1] = np.nextafter(np.float32(4.0), np.float32(0.0))  # after 3: 4, or 1 by a hair
     params, model = params_of(table), TableLM(5)
@@ -53,7 +53,7 @@ def test_a_text_that_ends_early_is_a_fork_without_a_gap():
 
 
 def test_bfloat16_forks_only_at_near_ties():
-    """A2: in bfloat16 a fork is legitimate where float32 has the two tokens within 2^-6 of the largest logit."""
+    """In bfloat16 a fork is legitimate where float32 has the two tokens within 2^-6 of the largest logit."""
     toy = pair("tiny")
     model = toy.target
     assert isinstance(model, Transformer)

@@ -12,10 +12,10 @@ import pytest
 from distil import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import CtxLM, TableLM
 
 from jaxspec import networks, training
 from jaxspec.networks import Transformer, TransformerConfig
-from tests.toys import CtxLM, TableLM
 
 
 def softmax(x):

@@ -21,7 +21,7 @@ def _one_hot(index, like):
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxResidual(verify.Sequoia):
-    """B1: the clipped difference goes through a softmax instead of being divided by its sum."""
+    """The clipped difference goes through a softmax instead of being divided by its sum."""
 
     def outcome(self, target_probs, draft_probs, children, active, support=None):
         accept, _ = super().outcome(target_probs, draft_probs, children, active, support)
@@ -30,7 +30,7 @@ class SoftmaxResidual(verify.Sequoia):
 
 @dataclasses.dataclass(frozen=True)
 class SpecBranchPublic(verify.TopK):
-    """K1: the target's arg-max among the draft's top-k, tested by the ratio, corrected by an arg-max."""
+    """The target's arg-max among the draft's top-k, tested by the ratio, corrected by an arg-max."""
 
     def outcome(self, target_probs, draft_probs, children, active, support=None):
         del active, support
@@ -49,7 +49,7 @@ class ArgMaxDraftRatio(verify.TopK):
 
 @dataclasses.dataclass(frozen=True)
 class TiedDraws(verify.Sequoia):
-    """K2: tokens whose draft probability underflowed come in the order of their ids."""
+    """Tokens whose draft probability underflowed come in the order of their ids."""
 
     def propose(self, key, draft_logits, count):
         scores = draft_logits - draft_logits.max() + jax.random.gumbel(key, draft_logits.shape)
@@ -64,7 +64,7 @@ class TiedDraws(verify.Sequoia):
 
 @dataclasses.dataclass(frozen=True)
 class DroppedDraw(verify.Sequoia):
-    """B9: a drawn token of low confidence is dropped, and a fresh draw from the target stands in."""
+    """A drawn token of low confidence is dropped, and a fresh draw from the target stands in."""
 
     threshold: float = 0.25
 
@@ -76,7 +76,7 @@ class DroppedDraw(verify.Sequoia):
 
 @dataclasses.dataclass(frozen=True)
 class PrunedDraws(verify.Sequoia):
-    """papers.md 2.2: drawn tokens are cut off from the first later one of low draft probability on."""
+    """Drawn tokens are cut off from the first later one of low draft probability on."""
 
     def outcome(self, target_probs, draft_probs, children, active, support=None):
         kept = (draft_probs[children] > 0.2) | (jnp.arange(children.shape[0]) == 0)
@@ -85,7 +85,7 @@ class PrunedDraws(verify.Sequoia):
 
 @dataclasses.dataclass(frozen=True)
 class FixedProposal(verify.Sequoia):
-    """papers.md 4.4: draws without replacement, verified as if with replacement (the draft is never updated)."""
+    """Draws without replacement, verified as if with replacement (the draft is never updated)."""
 
     def outcome(self, target_probs, draft_probs, children, active, support=None):
         del active, support
@@ -101,7 +101,7 @@ class FixedProposal(verify.Sequoia):
 
 @dataclasses.dataclass(frozen=True)
 class IndependentTests(verify.Sequoia):
-    """B2, papers.md 3.5: every candidate tested against the target itself."""
+    """Every candidate tested against the target itself."""
 
     def outcome(self, target_probs, draft_probs, children, active, support=None):
         accepts = jnp.minimum(1.0, target_probs[children] / draft_probs[children])
@@ -140,7 +140,7 @@ def test_rule_is_rejected(rule, probs, count, wrong):
 
 
 def test_tied_proposals_are_rejected():
-    """K2, as it happens in the draw itself."""
+    """As it happens in the draw itself."""
     draft = (1.0, 0.0, 0.0, 0.0)
     with pytest.raises(AssertionError, match="chi-square"):
         checks.assert_proposes_its_law(TiedDraws(), draft, 2)
@@ -149,7 +149,7 @@ def test_tied_proposals_are_rejected():
 
 @dataclasses.dataclass(frozen=True)
 class WithReplacement(verify.Sequoia):
-    """B4: children drawn independently."""
+    """Children drawn independently."""
 
     def propose(self, key, draft_logits, count):
         return jax.random.categorical(key, draft_logits, shape=(count,)).astype(jnp.int32)
@@ -177,7 +177,6 @@ def _top_p_before_temperature(options, logits):
 
 
 def test_top_p_before_temperature_is_rejected():
-    """G1."""
     options = sampling.Options(jnp.float32(2.0), jnp.float32(2.0), top_p=jnp.float32(0.8))
     law = _top_p_before_temperature(options, jnp.array([2.0, 1.0, 0.0, -1.0]))
     np.testing.assert_allclose(law, (0.6225, 0.3775, 0, 0), atol=5e-5)

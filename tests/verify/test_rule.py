@@ -15,7 +15,7 @@ class TestDrawOutcome:
     """The one draw that decides a position."""
 
     def test_a_uniform_of_zero_accepts_nothing_impossible(self, monkeypatch):
-        """K5: the comparison is strict."""
+        """The comparison is strict."""
         monkeypatch.setattr(jax.random, "uniform", lambda key, *_, **__: jnp.zeros(()))
         child, is_hit = verify.draw_outcome(jax.random.key(0), jnp.array([0.0, 0.0, 0.5]))
         assert (int(child), bool(is_hit)) == (2, True)

@@ -58,17 +58,17 @@ WORKED = {  # rule, target, draft, acceptance by child
     "papers 4.1, two": ("sequoia", FALLING, RISING, (0.6, 23 / 140)),
     "papers 4.1, four": ("sequoia", FALLING, RISING, (0.6, 23 / 140, 0.0760123, 0.1597020)),
     "papers 4.3": ("sequoia", (0.2, 0.1, 0.4, 0.3), (0.5, 0.5, 0, 0), (0.3, 0, 0.65, 0.05)),
-    "user cases, sequoia": ("sequoia", RISING, HALF, (0.5, 0.1, 0, 0.4)),
-    "user cases, one-hot draft": ("sequoia", RISING, ONE_HOT, (0.1, 0.8, 0.05, 0.05)),
+    "rising, sequoia": ("sequoia", RISING, HALF, (0.5, 0.1, 0, 0.4)),
+    "rising, one-hot draft": ("sequoia", RISING, ONE_HOT, (0.1, 0.8, 0.05, 0.05)),
     "draft is the target": ("sequoia", FALLING, FALLING, (1, 0, 0, 0)),
     "draft is the target, with zeros": ("sequoia", HALF, HALF, (1, 0, 0, 0)),
     "one-hot both": ("sequoia", ONE_HOT, ONE_HOT, (1, 0, 0, 0)),
     "cover, appendix F.3": ("sequoia", (1.0, 0.0), (0.5, 0.5), (0.5, 0.5)),
     "naive top-k, 4.1": ("topk", FALLING, RISING, (0.1, 0.2, 0.3, 0.4)),
     "naive top-k, 4.2": ("topk", (0.35, 0.25, 0.25, 0.15), (0.7, 0.15, 0.1, 0.05), (0.35, 0.25, 0.25)),
-    "B3, order of the draft": ("topk", (0.2, 0.5, 0.3), (0.5, 0.3, 0.2), (0.2, 0.5)),
-    "B6, rejection sampling accepts all": ("sequoia", (0.5, 0.3, 0.2), (0.5, 0.3, 0.2), (1.0,)),
-    "B8, one-hot target": ("topk", (0, 1, 0), (0.2, 0.1, 0.7), (0.0,)),
+    "order of the draft": ("topk", (0.2, 0.5, 0.3), (0.5, 0.3, 0.2), (0.2, 0.5)),
+    "rejection sampling accepts all": ("sequoia", (0.5, 0.3, 0.2), (0.5, 0.3, 0.2), (1.0,)),
+    "one-hot target": ("topk", (0, 1, 0), (0.2, 0.1, 0.7), (0.0,)),
 }
 
 
@@ -84,20 +84,20 @@ def test_sequoia_totals_of_the_paper(count, total):
 
 
 def test_sequoia_beats_naive_top_k_on_a_peaked_draft():
-    """papers.md 4.2: .98333 against .85."""
+    """.98333 against .85."""
     target, draft = (0.35, 0.25, 0.25, 0.15), (0.7, 0.15, 0.1, 0.05)
     assert acceptance(verify.SEQUOIA, target, draft, 3).sum() == pytest.approx(0.983333, abs=1e-6)
     assert acceptance(verify.TOP_K, target, draft, 3).sum() == pytest.approx(0.85, abs=1e-6)
 
 
 def test_speculative_sampling_residual():
-    """papers.md 4.1: (.75, .25, 0, 0) behind any rejected token."""
+    """(.75, .25, 0, 0) behind any rejected token."""
     _, residual = outcomes(verify.SEQUOIA, FALLING, RISING, [(2,), (3,)])
     np.testing.assert_allclose(residual, [(0.75, 0.25, 0, 0)] * 2, atol=1e-6)
 
 
 def test_one_hot_target_rejects_and_corrects():
-    """B8: at temperature 0 token 2 is proposed and rejected, token 1 emitted."""
+    """At temperature 0 token 2 is proposed and rejected, token 1 emitted."""
     accept, residual = outcomes(verify.TOP_K, (0, 1, 0), (0.2, 0.1, 0.7), [(2,)])
     assert accept.tolist() == [[0.0]]
     assert residual.tolist() == [[0.0, 1.0, 0.0]]
@@ -105,7 +105,7 @@ def test_one_hot_target_rejects_and_corrects():
 
 @pytest.mark.parametrize("children", [(0, 1), (1, 0), (0, 2), (2, 1)], ids=str)
 def test_order_of_fixed_children_does_not_change_the_law(children):
-    """B3: children that were not drawn at random, in any order."""
+    """Children that were not drawn at random, in any order."""
     target = np.array([0.2, 0.5, 0.3])
     accept, residual = outcomes(verify.TOP_K, target, (0.5, 0.3, 0.2), [children])
     output = (1 - accept.sum()) * residual[0]
@@ -116,7 +116,7 @@ def test_order_of_fixed_children_does_not_change_the_law(children):
 
 
 def test_repeated_child_counts_once():
-    """B2: two identical candidates have the output law of one."""
+    """Two identical candidates have the output law of one."""
     twice, once = (outcomes(verify.TOP_K, FALLING, RISING, [children]) for children in ((2, 2), (2, 2)[:1]))
     np.testing.assert_allclose(twice[0][0], [*once[0][0], 0.0], atol=1e-7)
     np.testing.assert_allclose(twice[1], once[1], atol=1e-7)
@@ -234,7 +234,7 @@ def test_fewer_children_are_a_prefix(rule):
 
 
 def test_low_precision_draft_is_drawn_from_what_is_tested():
-    """A9: bfloat16 merges 1.0 and 1.003; draws follow the distribution that the test uses, which then accepts all."""
+    """Bfloat16 merges 1.0 and 1.003; draws follow the distribution that the test uses, which then accepts all."""
     logits = jnp.array([1.0, 1.003, 0.2, -1.0], jnp.bfloat16)
     probs = sampling.distribution(logits)
     assert probs.dtype == jnp.float32

@@ -10,6 +10,7 @@ change the speed, and never the law of the output.
 import dataclasses
 from typing import Any, NamedTuple, Protocol
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -121,7 +122,9 @@ class HRad:
     ) -> Cutting:
         assert features is not None
         assert embedding is not None
-        label = jnp.argmax(self.network.apply(params, inputs(features, embedding))).astype(jnp.int32)
+        logits = self.network.apply(params, inputs(features, embedding))
+        chex.assert_shape(logits, (NUM_CLASSES,))
+        label = jnp.argmax(logits).astype(jnp.int32)
         last = confidence.shape[0] - 1
         count = jnp.where(label == NONE, 0, jnp.where(label == ALL, last, first_below(confidence, self.epsilon)))
         return Cutting(count.astype(jnp.int32), label)

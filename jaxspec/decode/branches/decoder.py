@@ -31,7 +31,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxspec import cache, sampling, verify
+from jaxspec import base, cache, sampling, verify
 from jaxspec.base import Context, Entries, Model, Output, Params
 from jaxspec.decode import proposals
 from jaxspec.decode import state as states
@@ -113,7 +113,8 @@ class BranchDecoder:
     def verify_pending(self, params: dict[str, Params], state: State, line: Line) -> Output:
         """The target's half: one forward over the root and G - 1 tokens of the line. Reads no draft."""
         places = jnp.arange(self.length, dtype=jnp.int32)
-        return self.target.apply(
+        return base.forward(
+            self.target,
             params["target"],
             jnp.append(state.row.root[None], line.tokens[:-1]),
             state.row.root_position + places,

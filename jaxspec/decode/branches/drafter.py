@@ -8,7 +8,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxspec import cache, sampling, verify
+from jaxspec import base, cache, sampling, verify
 from jaxspec.base import Context, Entries, Model, Output, Params
 from jaxspec.decode import batching, proposals
 from jaxspec.decode import state as states
@@ -195,8 +195,14 @@ class BranchDrafter:
 
         def step(carry: tuple[Entries, _Reading], place: jax.Array) -> tuple[tuple[Entries, _Reading], Line]:
             block, reading = carry
-            output = self.draft.apply(
-                params["draft"], *reading[:2], state.contexts["draft"], block, self._slot(place, 0), reading.sees
+            output = base.forward(
+                self.draft,
+                params["draft"],
+                *reading[:2],
+                state.contexts["draft"],
+                block,
+                self._slot(place, 0),
+                reading.sees,
             )
             branch_step = jax.vmap(self.branch_step, in_axes=(None, None, None, 0, 0, 0))
             positions, reading = branch_step(row, memory.num_pending, place, indices, is_active, output.logits)
@@ -259,7 +265,7 @@ class BranchDrafter:
         sees = jnp.arange(self.length)[None] <= place
         position = state.row.root_position + place
         context = state.contexts["draft"]
-        return self.draft.apply(params["draft"], token[None], position[None], context, entries, place, sees)
+        return base.forward(self.draft, params["draft"], token[None], position[None], context, entries, place, sees)
 
     def _propose(self, row: Row, number: jax.Array | int, purpose: int, logits: jax.Array) -> Line:
         """One position of a line (no leading axis) from the draft's logits in front of it."""

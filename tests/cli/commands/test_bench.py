@@ -74,7 +74,7 @@ def test_json(run, folder):
         assert [name for name, entry in methods.items() if not entry.keys() >= MEASURES] == []
         assert (methods[BASELINE]["speedup"], methods[BASELINE]["speedup_spread"]) == (1, [1, 1])
         assert (methods[BASELINE]["tokens_per_round"], methods[BASELINE]["acceptance"]) == (1, [])
-        assert len({entry["tokens"] for entry in methods.values()}) == 1  # K7: one ruler
+        assert len({entry["tokens"] for entry in methods.values()}) == 1  # one ruler for all methods
     methods = result["methods"]
     assert methods[BASELINE]["tokens"] == 2 * 2 * LIMIT
     assert methods["sequoia"]["config"]["tree"] == [-1, 0, 0]

@@ -83,7 +83,7 @@ VIEWS = (
 
 @pytest.mark.parametrize("change", VIEWS, ids=lambda change: change.__name__)
 def test_wrong_view_of_the_draft_is_rejected(change):
-    """A5, E8: masks and positions of the draft's steps."""
+    """Masks and positions of the draft's steps."""
     wrong = branch_decoder(CTX, Wrapped(CTX, change), LENGTH, BRANCHES, LOW)
     checks.assert_greedy_equals_reference(wrong, hashed(0.0), RAGGED)
     with pytest.raises(AssertionError, match="something was rejected"):
@@ -136,7 +136,7 @@ WRONG_ENTRIES = {
 
 @pytest.mark.parametrize("wrong", WRONG_ENTRIES.values(), ids=WRONG_ENTRIES)
 def test_wrong_entries_of_the_draft_are_rejected(wrong):
-    """A5: what the draft commits, and what it keeps of the survivor."""
+    """What the draft commits, and what it keeps of the survivor."""
     decoder = BranchDecoder(wrong(CTX, CTX, LENGTH, BRANCHES, LOW))
     checks.assert_greedy_equals_reference(decoder, hashed(0.0), RAGGED)
     with pytest.raises(AssertionError, match="something was rejected"):
@@ -148,7 +148,7 @@ def test_wrong_entries_of_the_draft_are_rejected(wrong):
 
 @dataclasses.dataclass(frozen=True)
 class FeaturesOfTheRoot(BranchDecoder):
-    """E6: the features of the round's first token, not of the last verified one."""
+    """The features of the round's first token, not of the last verified one."""
 
     def evidence(self, params, row, hidden, place):
         return super().evidence(params, row, hidden, jnp.zeros_like(place))
@@ -203,7 +203,7 @@ def _same_for_every_purpose(monkeypatch):
 
 @pytest.mark.parametrize("patch", [_same_every_round, _same_everywhere, _same_for_every_purpose])
 def test_noise_used_twice_is_rejected(monkeypatch, patch):
-    """K3, papers.md 2.8."""
+    """The same noise in every round, everywhere, or for proposal and test alike."""
     patch(monkeypatch)
     wrong = PatchedNoise(BranchDrafter(MODEL, MODEL, 3, 3, CONFIDENCE), name=patch.__name__)
     with pytest.raises(AssertionError, match="total variation"):

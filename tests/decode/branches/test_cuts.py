@@ -1,5 +1,7 @@
 """The cuts, what they read, and the settings that are refused."""
 
+import dataclasses
+
 import checks
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +34,7 @@ def test_what_the_cut_reads(staged):
     found, wanted, emitted = assert_cut_reads_the_newest(decoder)
     assert {1, 2, 3} <= {count for counts in emitted for count in counts}
     assert any(len(set(counts)) > 1 for counts in emitted)
-    for chunk in () if staged else (1, 3):  # E7
+    for chunk in () if staged else (1, 3):  # whatever the chunks
         assert seen_by_the_cut(decoder, chunk) == (found, wanted, emitted)
 
 
@@ -93,6 +95,19 @@ def test_bad_settings_are_refused():
         decode.specbranch(CTX, CTX, ReadsFeatures(), 4, 3, -0.1)
     with pytest.raises(ValueError, match=r"width='most'.*'adaptive', 'all'"):
         decode.specbranch(CTX, CTX, None, 4, 3, 0.1, width="most")
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoClasses:
+    """A network of a class too few."""
+
+    def apply(self, params, inputs):
+        return jnp.zeros(2)
+
+
+def test_a_head_of_another_number_of_classes_is_refused():
+    with pytest.raises(AssertionError, match=r"shape.*\(2,\)"):
+        hrad.HRad(TwoClasses(), 0.3)({}, jnp.zeros((3, 64)), jnp.zeros(64), jnp.zeros(4))
 
 
 def test_cuts():

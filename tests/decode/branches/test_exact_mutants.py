@@ -17,7 +17,7 @@ CONFIDENCE = hrad.Confidence(0.25)
 
 @dataclasses.dataclass(frozen=True)
 class DropsLowToken(BranchDrafter):
-    """papers.md 2.2: the drawn token at the cut is discarded for its low probability, and the next draw stands in."""
+    """The drawn token at the cut is discarded for its low probability, and the next draw stands in."""
 
     def go_on(self, params, row, branches, verdict, evidence):
         memory = super().go_on(params, row, branches, verdict, evidence)
@@ -32,7 +32,7 @@ class DropsLowToken(BranchDrafter):
 
 @dataclasses.dataclass(frozen=True)
 class PrunesSiblings(BranchDrafter):
-    """papers.md 2.2: drawn candidates are cut off from the first later one of low draft probability on."""
+    """Drawn candidates are cut off from the first later one of low draft probability on."""
 
     def tried(self, row, line, num_pending):
         probs = line.probs[num_pending][line.candidates[num_pending]]
@@ -51,7 +51,7 @@ class ConfidenceOfTheDraw(BranchDrafter):
 
 @dataclasses.dataclass(frozen=True)
 class PublicBranchRule(BranchDecoder):
-    """K1, papers.md 2.8: the target's arg-max among the candidates, tested by one ratio, corrected by an arg-max."""
+    """The target's arg-max among the candidates, tested by one ratio, corrected by an arg-max."""
 
     corrects_by_argmax: bool = True
 

@@ -15,7 +15,7 @@ from jaxspec.sampling import Sampling
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_and_counts_of_a_batch(name):
-    """A1, A6, D8, F1: prompts of 1, 2, 7 and 31 tokens together, with drafts of different quality."""
+    """Prompts of 1, 2, 7 and 31 tokens together, with drafts of different quality."""
     decoder, params, _ = SETTINGS[name]
     counts = checks.assert_greedy_equals_reference(decoder, params, RAGGED).stats.counts
     assert_counts_hold_together(decoder, counts)
@@ -30,7 +30,7 @@ def test_tokens_and_counts_of_a_batch(name):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_draft_that_is_the_target_is_always_accepted(name):
-    """A5: a forgotten catch-up token, a wrong slot, position or mask anywhere in the draft, and a round is short."""
+    """a forgotten catch-up token, a wrong slot, position or mask anywhere in the draft, and a round is short."""
     decoder, _, equal = SETTINGS[name]
     count = 26
     counts = assert_accepts_everything(decoder, equal, count)
@@ -57,7 +57,7 @@ def test_tokens_of_one_prompt(name):
     [("pearl", 0.0), ("H-RAD, topk, staged", 0.0), ("confidence", 1.0)],
 )
 def test_ends_in_the_middle_of_a_round(name, temperature, is_equal):
-    """D1, D3: a stop id or a limit falls on pending tokens, candidates and corrections; it changes no other token."""
+    """a stop id or a limit falls on pending tokens, candidates and corrections; it changes no other token."""
     decoder, params, equal = SETTINGS[name]
     arguments_ = decoder, equal if is_equal else params, RAGGED
     whole = checks.rows(run(*arguments_, 20, sampling=Sampling(temperature)))
@@ -79,7 +79,7 @@ def test_room_that_grows_between_rounds():
 
 
 def test_draft_of_limited_length():
-    """E5: behind the draft's last position nothing is drafted, and decoding goes on plainly, in the same program."""
+    """Behind the draft's last position nothing is drafted, and decoding goes on plainly, in the same program."""
     decoder = branch_decoder(FeatLM(11, max_length=64), FeatLM(11, max_length=16), 4, 1)
     prompts = [checks.PROMPTS[0], checks.PROMPTS[2]]
     state, reports = checks.steps(decoder, hashed(0.1), prompts, 40)

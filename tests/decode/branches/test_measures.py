@@ -19,7 +19,7 @@ from jaxspec.sampling import Sampling
     [(0.5, 4, 1.3043, 0.8370), (0.65, 8, 1.7094, 0.8611), (0.9, 5, 3.1272, 0.4371)],
 )
 def test_pearl_of_known_acceptance(alpha, length, tokens, rollback):
-    """papers.md 4.7: independent acceptance of α at every position."""
+    """Independent acceptance of α at every position."""
     model, params = independent((1.0, 0.0), (alpha, 1.0 - alpha))
     options = {"sampling": Sampling(1.0), "logprobs": False}
     generation = run(decode.pearl(model, model, length), params, [[0]] * 128, 1500, **options)
@@ -33,14 +33,14 @@ def test_pearl_of_known_acceptance(alpha, length, tokens, rollback):
 
 
 def test_number_of_branches():
-    """K4: k = max(1, floor(k_max (1 - p)))."""
+    """k = max(1, floor(k_max (1 - p)))."""
     found = [int(widths.ADAPTIVE(jnp.float32(p), 6)) for p in (0.0, 0.1, 0.26, 0.5, 0.67, 0.9, 1.0)]
     assert found == [6, 5, 4, 3, 1, 1, 1]
     assert int(widths.ALL(jnp.float32(0.9), 6)) == 6
 
 
 def test_branches_of_a_run():
-    """K4: with one confidence everywhere, every round continues as many candidates; at temperature 0 too."""
+    """With one confidence everywhere, every round continues as many candidates; at temperature 0 too."""
     decoder = branch_decoder(TableLM(8), TableLM(8), 2, 6)
     for confidence, branches in ((0.15, 5), (0.26, 4), (0.45, 3), (0.55, 2), (0.9, 1)):
         draft = np.array([confidence, *[(1.0 - confidence) / 7] * 7])

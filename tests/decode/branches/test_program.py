@@ -18,7 +18,7 @@ from jaxspec.sampling import Sampling
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_values_compile_nothing(temperature):
-    """K6: seeds, prompts and limits share a program, and so do equal decoders."""
+    """Seeds, prompts and limits share a program, and so do equal decoders."""
     sampling = Sampling(temperature)
 
     def made_anew():
@@ -42,7 +42,7 @@ def test_values_compile_nothing(temperature):
 
 @pytest.mark.parametrize(("length", "max_branches"), [(1, 1), (4, 1), (4, 3), (3, 5)])
 def test_slots_of_the_draft(length, max_branches):
-    """K4: the root, G - 1 pending tokens, and G tokens for each branch; no context."""
+    """The root, G - 1 pending tokens, and G tokens for each branch; no context."""
     decoder = branch_decoder(CTX, CTX, length, max_branches, LOW)
     _, params, state, _ = arguments(decoder, hashed(0.4))
     one = jax.tree.map(lambda leaf: leaf[0], state)
@@ -55,7 +55,7 @@ def test_slots_of_the_draft(length, max_branches):
 
 
 def test_contexts_are_not_copied():
-    """I1, K4: the program's temporaries are the same at twice the capacity, and far smaller than a cache."""
+    """The program's temporaries are the same at twice the capacity, and far smaller than a cache."""
     model = WideLM(7, width=2048)
     params = {"target": model.init(jax.random.key(0)), "draft": model.init(jax.random.key(1))}
     sizes = []
@@ -73,7 +73,7 @@ def test_contexts_are_not_copied():
 
 @pytest.mark.parametrize("cut", [hrad.KEEP_ALL, LOW], ids=["pearl", "confidence"])
 def test_greedy_program_does_no_vocabulary_work_but_maxima(cut):
-    """I8: no noise, sort or cumulative sum; exponentials for the confidence alone, which PEARL does without."""
+    """No noise, sort or cumulative sum; exponentials for the confidence alone, which PEARL does without."""
     model = TableLM(VOCAB)
     params = {"target": {"table": jnp.zeros((VOCAB, VOCAB))}, "draft": {"table": jnp.zeros((VOCAB, VOCAB))}}
     branches = 1 if cut == hrad.KEEP_ALL else 3

@@ -20,7 +20,7 @@ def test_joint_law_of_four_tokens(name):
 
 
 def test_joint_law_under_options():
-    """G1: pending tokens, candidates and corrections follow one pipeline."""
+    """Pending tokens, candidates and corrections follow one pipeline."""
     decoder = SAMPLED["confidence"]
     for options in (
         {"temperature": 2.0, "top_k": 2, "top_p": 0.95},
@@ -32,7 +32,7 @@ def test_joint_law_under_options():
 
 
 def test_the_draft_s_temperature_changes_speed_only():
-    """C3: drafts at temperature 0 and 2 below a target at .7, in one program."""
+    """Drafts at temperature 0 and 2 below a target at .7, in one program."""
     decoder = SAMPLED["confidence"]
     for temperature in (0.0, 2.0):
         options = {"sampling": Sampling(0.7), "draft_temperature": temperature}
@@ -40,7 +40,7 @@ def test_the_draft_s_temperature_changes_speed_only():
 
 
 def test_rows_with_their_own_options():
-    """C2: rows at T = 0, 1, 0 and .7 in one batch each have their own law."""
+    """Rows at T = 0, 1, 0 and .7 in one batch each have their own law."""
     temperatures = np.tile([0.0, 1.0, 0.0, 0.7], 2**12)
     options = {"sampling": Sampling(temperatures), "logprobs": False}
     tokens = run(SAMPLED["confidence"], ALL_PARAMS, [[0]] * 2**14, 3, **options).tokens
@@ -60,7 +60,7 @@ def test_joint_law_with_a_reduced_vocabulary():
 
 
 def test_draft_of_limited_length_keeps_the_law():
-    """E5: the law is the target's on both sides of the limit."""
+    """The law is the target's on both sides of the limit."""
     decoder = branch_decoder(MODEL, TableLM(3, max_length=3), 3, 3, hrad.Confidence(0.25))
     assert_joint_law(decoder, PARAMS, law())
 

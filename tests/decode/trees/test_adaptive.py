@@ -45,7 +45,7 @@ def test_joint_law(temperature, draft_temperature):
 
 @dataclasses.dataclass(frozen=True)
 class DropsUnlikelyTokens(AdaEDL):
-    """Stops at a token that was drawn with a low probability, and drops it (papers.md 2.2)."""
+    """Stops at a token that was drawn with a low probability, and drops it."""
 
     def draft_tree(self, params, state, key):
         drafted = super().draft_tree(params, state, key)
