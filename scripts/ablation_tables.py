@@ -14,7 +14,10 @@ MEASURED = {
     "rollback, path": ("rollback_path", 2),
     "rollback, all": ("rollback_all", 2),
 }
-HEADS = Path(__file__).parents[1] / "models" / "smollm2-135m"
+PAIR = Path(__file__).parents[1] / "models" / "smollm2-135m"
+FLAT_MS = 30.0
+"""A target step of the simulated devices, as `ablation.py` has it."""
+
 APART = ("aligned", "parts", "epsilons", "branches")
 """Arms with a table of their own; what is left are all methods on one task at one temperature."""
 
@@ -22,13 +25,18 @@ APART = ("aligned", "parts", "epsilons", "branches")
 def label(arm: Json) -> str:
     """An arm's name, with what it was set to where that is not in its name."""
     names = {"SpecBranch": "SpecBranch", "SpecBranch, confidence": "– confidence alone"}
+    names["SpecBranch, adaptive width"] = "– adaptive width"
     name = arm["arm"]
-    return f"{names[name]}, ε {arm['epsilon']:g}, k_max {arm['max_branches']}" if name in names else name
+    if name not in names:
+        return name
+    width = ", all tried" if arm.get("width") == "FullWidth" else ""
+    return f"{names[name]}, ε {arm['epsilon']:g}, k_max {arm['max_branches']}{width}"
 
 
 def simulated(result: Json) -> list[str]:
-    """The keys of the speedups on one device."""
-    return [key for key in result["arms"][0] if SIMULATED.fullmatch(key)]
+    """The keys of the speedups on one device. An earlier version's step times of this machine are no one's today."""
+    keys = [key for key in result["arms"][0] if SIMULATED.fullmatch(key)]
+    return keys if "overhead_ms" in result["settings"] else [key for key in keys if "machine" not in key]
 
 
 def heading(key: str) -> str:
@@ -39,11 +47,31 @@ def heading(key: str) -> str:
     return "this machine" if times == "machine" else times.replace("flat_c", "c = ")
 
 
+def overhead_ms(result: Json) -> float:
+    """Milliseconds of a round beyond its forwards: what the file charges, or the profile of its temperature has."""
+    settings = result["settings"]
+    if "overhead_ms" in settings:
+        return settings["overhead_ms"]
+    return read(PAIR, f"profile-t{settings['temperature']:g}.json")["overhead_ms"]
+
+
+def speedup(arm: Json, key: str, result: Json) -> float:
+    """A simulated speedup with the round's overhead.
+
+    Where the file was simulated without it, it is charged here: rounds follow one another, so that each takes so much
+    longer, and a plain token takes FLAT_MS.
+    """
+    if "overhead_ms" in result["settings"]:
+        return arm[key]
+    return 1 / (1 / arm[key] + overhead_ms(result) / (FLAT_MS * arm["tokens_per_round"]))
+
+
 def arms_table(results: Sequence[Json]) -> str:
     """One row an arm, of all results."""
 
     def cells(arm: Json, result: Json) -> list[str]:
-        speedups = [f"{number(arm[key])} / {number(arm[key[:-1] + '2'])}" for key in simulated(result)]
+        pairs = [(key, f"{key[:-1]}2") for key in simulated(result)]
+        speedups = [" / ".join(number(speedup(arm, one, result)) for one in pair) for pair in pairs]
         return [label(arm), *(number(arm[key], digits) for key, digits in MEASURED.values()), *speedups]
 
     columns = ["", *MEASURED, *map(heading, simulated(results[0]))]
@@ -68,17 +96,55 @@ def groups(folder: Path) -> dict[tuple[str, str], list[Json]]:
     return dict(sorted(found.items()))
 
 
+def charged(results: Sequence[Json]) -> str:
+    """How much was decoded, and what the simulated rounds of a table are charged."""
+    settings = results[0]["settings"]
+    return (
+        f"{settings['num_prompts']} prompts, {settings['max_new_tokens']} new tokens; every simulated round is charged "
+        f"its forwards and {overhead_ms(results[0]):.2g} ms of overhead."
+    )
+
+
 def ablations(folder: Path) -> str:
-    tables = (f"### {task}, T = {t}\n\n{arms_table(results)}" for (t, task), results in groups(folder).items())
+    tables = (
+        f"### {task}, T = {t}\n\n{charged(results)}\n\n{arms_table(results)}"
+        for (t, task), results in groups(folder).items()
+    )
     return "\n\n".join(tables)
 
 
 def aligned(folder: Path) -> str:
-    return arms_table([read(folder, "ablation-aligned-humaneval-t0.json")])
+    results = [read(folder, "ablation-aligned-humaneval-t0.json")]
+    return f"{charged(results)}\n\n{arms_table(results)}"
 
 
 def parts(folder: Path) -> str:
-    return arms_table([read(folder, "ablation-parts-humaneval-t0.json")])
+    results = [read(folder, "ablation-parts-humaneval-t0.json")]
+    return f"{charged(results)}\n\n{arms_table(results)}"
+
+
+def settings(folder: Path) -> str:
+    """SpecBranch's settings over PEARL, where they were chosen and where they were checked."""
+    files = {"branch-settings-choice.json": "choice", "branch-settings-head.json": "choice"}
+    files["branch-settings.json"] = "check"
+    rows, seen = [], set()
+    for file, part in files.items():
+        found = read(folder, file)["settings_compared"]
+        for one in found:
+            pearl = next(other for other in found if other["temperature"] == one["temperature"])  # stands first
+            setting, name = one["setting"], "PEARL"
+            if setting["method"] != "pearl":
+                name = f"k_max {setting['max_branches']}, ε {setting['epsilon']:g}, width {setting['width']}"
+                name += ", head" if setting["has_head"] else ""
+            keys = ("tokens_per_round", "rollback_path", "rollback_all")
+            ratios = (
+                f"{number(one['stats'][key])} ({number(one['stats'][key] / pearl['stats'][key])})" for key in keys
+            )
+            row = [part, f"{one['temperature']:g}", name]
+            if tuple(row) not in seen:
+                seen.add(tuple(row))
+                rows.append([*row, *ratios])
+    return markdown(["", "T", "setting", "tokens a round", "rollback, path", "rollback, all"], rows)
 
 
 def beside_pearl(folder: Path) -> Iterable[tuple[str, Json, Json]]:
@@ -127,7 +193,7 @@ def deciding(folder: Path) -> str:
     """Of the rounds in which a head was asked, the share that each class won; first those of the heads' cards."""
     rows = []
     for name in ("hrad-t0", "hrad-t1"):
-        found = read(HEADS / name, "hrad.json")["metrics"]["held_out"]
+        found = read(PAIR / name, "hrad.json")["metrics"]["held_out"]
         rows.append(
             [f"{name}, held-out prompts", "", str(found["rounds"]), "", "", f"{100 * found['hard_share']:.0f}%"]
         )
@@ -215,6 +281,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "ablations": ablations,
     "aligned": aligned,
     "parts": parts,
+    "settings": settings,
     "branches": branches,
     "rollback": rollback,
     "deciding": deciding,

@@ -71,7 +71,9 @@ class TestAblations:
             ("methods-qa-t0.6", ["SpS", "PEARL"]),
             ("parts-qa-t0", ["full"]),
         ):
-            result = {"arms": [arm | {"arm": one} | (setting if "Branch" in one else {}) for one in arms]}
+            settings = {"num_prompts": 4, "max_new_tokens": 8, "temperature": 0.0, "overhead_ms": 1.5}
+            result = {"settings": settings}
+            result["arms"] = [arm | {"arm": one} | (setting if "Branch" in one else {}) for one in arms]
             (tmp_path / f"ablation-{name}.json").write_text(json.dumps(result))
         shutil.copy(tables.RESULTS / "ablation-aligned-humaneval-t0.json", tmp_path)
         return tmp_path
@@ -80,13 +82,25 @@ class TestAblations:
         cold, warm = ablation_tables.ablations(folder).split("### qa, T = ")[1:]
         lines = [line.strip("| ").split(" | ") for line in cold.strip().splitlines()]
         assert lines[0] == ["0"]
-        assert lines[2][-2:] == ["c = 8", "this machine"]
-        assert lines[4] == ["SpS", "2.50", "1.62", "0.80", "0.90", "1.25 / 1.50", "0.75 / 1.00"]
+        assert lines[2][0].startswith(
+            "4 prompts, 8 new tokens; every simulated round is charged its forwards and 1.5 ms"
+        )
+        assert lines[4][-2:] == ["c = 8", "this machine"]
+        assert lines[6] == ["SpS", "2.50", "1.62", "0.80", "0.90", "1.25 / 1.50", "0.75 / 1.00"]
         wanted = ["SpS", "PEARL", "SpecBranch, ε 0.3, k_max 6", "– confidence alone, ε 0.3, k_max 6"]
-        assert [line[0] for line in lines[4:]] == wanted
+        assert [line[0] for line in lines[6:]] == wanted
         assert warm.startswith("0.6")
         assert warm.count("SpS") == 1
         assert "full" not in cold  # a table of its own
+
+    def test_charge_the_overhead_that_a_file_lacks(self):
+        # A round of 2.5 tokens at 30 ms a plain token took 50 ms at 1.5 times as fast; it takes 52 with the overhead.
+        arm = {"simulated_flat_c8_1": 1.5, "tokens_per_round": 2.5}
+        overhead = json.loads((ablation_tables.PAIR / "profile-t0.json").read_text())["overhead_ms"]
+        lacking = {"settings": {"temperature": 0.0}, "arms": [arm]}
+        assert ablation_tables.speedup(arm, "simulated_flat_c8_1", lacking) == pytest.approx(75 / (50 + overhead))
+        charged = {"settings": {"temperature": 0.0, "overhead_ms": 1.0}, "arms": [arm]}
+        assert ablation_tables.speedup(arm, "simulated_flat_c8_1", charged) == 1.5
 
     def test_set_specbranch_beside_the_pearl_of_its_task(self, folder):
         assert "| qa, T=0 | SpecBranch, ε 0.3, k_max 6 | 2.50 / 2.50 = 1.00 |" in ablation_tables.rollback(folder)
