@@ -190,10 +190,12 @@ def _simulated(rounds: list[simulate.Round], pair: pairs.Pair, options: argparse
 
 def _overhead(pair: pairs.Pair, options: argparse.Namespace) -> float:
     """Milliseconds that every simulated round is charged beyond its forwards."""
+    if options.overhead_ms is not None:
+        return options.overhead_ms
     profile = pair.profile_at(options.temperature)
-    if options.overhead_ms is None and profile is None:
+    if profile is None:
         raise SystemExit(f"{pair.name} has no profile with a round's overhead: give --overhead-ms (jaxspec measure).")
-    return profile.overhead_ms if options.overhead_ms is None and profile is not None else options.overhead_ms
+    return profile.overhead_ms
 
 
 def predict(

@@ -1,6 +1,7 @@
 """AdaEDL decoders of toy models, the paper's bound, and rounds with the threshold before each."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,7 @@ POS, TINY = of_pair("pos", threshold=0.6), of_pair("tiny", threshold=0.24)
 MIXED = {"sampling": Sampling([0.0, 1.0, 0.0, 0.7]), "logprobs": False}
 
 
-def logged(decoder, params, prompts=PROMPTS, count=20, threshold=None, **options):
+def logged(decoder, params, prompts=PROMPTS, count: Any = 20, threshold=None, **options):
     """Rounds by the step API: rows and memory before each, and its report; then the last state.
 
     Args:
@@ -80,4 +81,4 @@ def new_tokens(state):
 
 def total(rounds, name):
     """`[B]` sums of a field of the reports."""
-    return sum(getattr(info, name).astype(int) for _, _, info in rounds)
+    return np.sum([getattr(info, name).astype(int) for _, _, info in rounds], axis=0)

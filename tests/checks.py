@@ -13,7 +13,7 @@ from jaxspec import decode, sampling, verify
 from jaxspec.base import Params
 from jaxspec.decode import loop
 from jaxspec.decode.request import Asked, checked
-from jaxspec.decode.state import Decoder, Info, State
+from jaxspec.decode.state import Decoder, Info, Row
 
 PROMPTS = ([3], [1, 4], [2, 0, 5, 5, 1, 9, 3], [int(token) for token in np.random.default_rng(5).integers(0, 11, 31)])
 """Prompts of 1, 2, 7 and 31 tokens."""
@@ -129,7 +129,7 @@ def steps(decoder: Decoder, params: dict[str, Params], prompts, count: Any = 20,
     key = options.pop("key", KEY)
     request = checked(decoder, params, prompts, key, Asked(max_new_tokens=count, **options))
     state = loop.begin(decoder, params, request)
-    reports: list[tuple[State, Info]] = []
+    reports: list[tuple[Row, Info]] = []
     while not np.asarray(state.row.is_finished).all():
         state = state if change is None else change(state)
         before = jax.tree.map(_on_host, state.row._replace(key=None))

@@ -10,7 +10,8 @@ import collections
 import dataclasses
 import functools
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +137,7 @@ class Machine:
         self.staged: dict[tuple[int, int, bool], list] = {}
         for previous in range(size):
             rows = self._rows(np.full(entry.shape[2], previous), np.concatenate(roots))
-            hidden = np.zeros((length, 1, size), np.float32)
+            hidden: Any = np.zeros((length, 1, size), np.float32)
             hidden[0, 0, previous] = 1.0
             memory = jax.vmap(functools.partial(self._survivor, hidden))(rows, lines)
             assert not memory.is_fresh.any()
@@ -183,19 +184,20 @@ class Machine:
 
     def _rows(self, previous: np.ndarray, root: np.ndarray) -> Row:
         zero = np.zeros(len(root), np.int32)
-        return Row(
-            tokens=np.stack([previous, root], axis=1).astype(np.int32),
-            num_tokens=zero + 2,
-            prompt_length=zero + 1,
-            max_new_tokens=zero + COUNT,
-            stop_ids=np.full((len(root), 1), -1, np.int32),
-            key=None,
-            num_rounds=zero + 1,
-            is_finished=zero > 0,
-            is_stopped=zero > 0,
-            options=jax.tree.map(lambda leaf: np.full(len(root), leaf), OPTIONS),
-            logprobs=None,
-        )
+        values: dict[str, Any] = {  # on the host
+            "tokens": np.stack([previous, root], axis=1).astype(np.int32),
+            "num_tokens": zero + 2,
+            "prompt_length": zero + 1,
+            "max_new_tokens": zero + COUNT,
+            "stop_ids": np.full((len(root), 1), -1, np.int32),
+            "key": None,
+            "num_rounds": zero + 1,
+            "is_finished": zero > 0,
+            "is_stopped": zero > 0,
+            "options": jax.tree.map(lambda leaf: np.full(len(root), leaf), OPTIONS),
+            "logprobs": None,
+        }
+        return Row(**values)
 
     def _fresh(self, place: Place) -> list[tuple[Place, float]]:
         """The lines that a round without one begins with."""
@@ -224,7 +226,7 @@ class Machine:
         return self._judged[name]
 
     def _mixture(self, places: list[tuple[Place, float]], count: int) -> np.ndarray:
-        return sum(weight * self._law(place, count) for place, weight in places)
+        return sum((weight * self._law(place, count) for place, weight in places), start=np.zeros(()))
 
     def _law(self, place: Place, count: int) -> np.ndarray:
         """`[V] * count` law of the next tokens; [] for none."""
@@ -239,6 +241,7 @@ class Machine:
 
     def _round(self, place: Place, count: int) -> np.ndarray:
         """The law from a round on: every outcome at every position of the line."""
+        assert place.line is not None
         line, num_pending, accept, rest = self._judge(place.line)
         law, reach, emitted = np.zeros((self.size,) * count), 1.0, []
 
@@ -265,7 +268,8 @@ class Machine:
 @functools.partial(jax.jit, static_argnums=0)
 def _positions(drafter: BranchDrafter, params, places: jax.Array) -> Line:
     """The position of a line behind each token for each draw, from `[V, n, C]` draws."""
-    row = Row(*[None] * len(Row._fields))._replace(options=OPTIONS)
+    nothing: list[Any] = [None] * len(Row._fields)
+    row = Row(*nothing)._replace(options=OPTIONS)
 
     def position(token, drawn):
         logits = proposals.adjusted(drafter.target, drafter.draft, row, params["draft"]["table"][token])
@@ -295,12 +299,12 @@ def machine(
     length: int,
     max_branches: int,
     cut: hrad.Cut,
-    fork=verify.SEQUOIA,
-    staged=False,
+    fork: verify.Rule = verify.SEQUOIA,
+    staged: bool = False,
     *,
-    width=widths.ADAPTIVE,
-    decoder=BranchDecoder,
-    drafter=BranchDrafter,
+    width: widths.Width = widths.ADAPTIVE,
+    decoder: Callable[..., BranchDecoder] = BranchDecoder,
+    drafter: Callable[..., BranchDrafter] = BranchDrafter,
 ):
     """A decoder of the tables of `size` tokens, taken apart."""
     half = drafter(TokenFeatLM(size), TableLM(size), length, max_branches, cut, fork, width, staged)

@@ -6,10 +6,12 @@ backend compilation, which also sees the small programs of host code.
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import checks
 import jax
 import jax.numpy as jnp
+from compiled import num_programs
 from toys import TableLM
 
 from jaxspec import decode, tree
@@ -31,10 +33,10 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def cache_sizes() -> list[int]:
-    return [function._cache_size() for function in (loop._start, loop._rounds, loop._round, loop.grow)]
+    return [num_programs(function) for function in (loop._start, loop._rounds, loop._round, loop.grow)]
 
 
-def arguments(decoder, params, count=8, **options):
+def arguments(decoder, params, count=8, **options) -> tuple[Any, ...]:
     """What `_rounds` takes before the first round."""
     asked = Asked(**{"max_new_tokens": count, "logprobs": False, "first_capacity": 64, **options})
     state = loop.begin(decoder, params, checked(decoder, params, [[1, 2]], checks.KEY, asked))

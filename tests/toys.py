@@ -195,6 +195,19 @@ class Wrapped:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    def init(self, key):
+        return self.model.init(key)
+
+    def empty(self, slots):
+        return self.model.empty(slots)
+
+    def embed(self, params, token):
+        return self.model.embed(params, token)
+
     def apply(self, params, tokens, positions, context, block, slot, mask):
         positions, mask = self.change(positions, mask)
         return self.model.apply(params, tokens, positions, context, block, slot, mask)

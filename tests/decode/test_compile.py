@@ -4,12 +4,14 @@ import dataclasses
 import gc
 import math
 import re
+from typing import Any
 
 import checks
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import memory_of, num_programs
 from programs import COMPILATIONS, VOCAB, arguments, cache_sizes, equations, program, vocabulary_work, wide_vocabulary
 from toys import TREES, WideLM, pair
 
@@ -20,8 +22,8 @@ from jaxspec.decode.trees.decoder import TreeDecoder
 
 def decoder_of(shape: str = "binary") -> TreeDecoder:
     """A decoder made anew, with models and tree of its own."""
-    target, draft, _ = pair("ctx")
-    target, draft = dataclasses.replace(target), dataclasses.replace(draft)
+    models: tuple[Any, Any] = pair("ctx")[:2]
+    target, draft = (dataclasses.replace(model) for model in models)
     return decode.sequoia(target, draft, tree.TokenTree(TREES[shape].parents))
 
 
@@ -61,7 +63,7 @@ def test_compilations_are_seen():
 def test_a_bucket_and_a_kind_compile_once():
     """Each further bucket and kind costs one program of rounds, and a stream one of its own."""
     decoder, params = decode.sequoia(*pair("ctx")[:2], tree.chain(2)), pair("ctx").params
-    before = loop._rounds._cache_size()
+    before = num_programs(loop._rounds)
     for expected, prompt, options in (
         (1, 5, {}),
         (1, 20, {}),
@@ -72,11 +74,11 @@ def test_a_bucket_and_a_kind_compile_once():
         (4, 5, {"logprobs": False}),
     ):
         checks.run(decoder, params, [[1] * prompt], 10, **options)
-        assert loop._rounds._cache_size() - before == expected
-    streamed = loop._round._cache_size()
+        assert num_programs(loop._rounds) - before == expected
+    streamed = num_programs(loop._round)
     for seed in range(3):
         list(decode.stream(decoder, params, [[seed]], key=jax.random.key(seed), max_new_tokens=4 + seed))
-    assert loop._round._cache_size() - streamed == 1
+    assert num_programs(loop._round) - streamed == 1
 
 
 def test_equal_decoders_are_one():
@@ -176,7 +178,7 @@ def test_caches_are_not_copied(shape):
     decoder, *traced = arguments(decoder, params, count=500, first_capacity=512)
     slots = traced[1].row.tokens.shape[1]
     cache = slots * model.width * 4
-    memory = loop._rounds.lower(decoder, *traced).compile().memory_analysis()
+    memory = memory_of(loop._rounds.lower(decoder, *traced).compile())
     assert memory.alias_size_in_bytes > cache * len(decoder.models)
     assert memory.temp_size_in_bytes < cache / 4
 

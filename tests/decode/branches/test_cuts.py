@@ -20,6 +20,7 @@ from branching import (
     seen_by_the_cut,
 )
 from checks import run
+from compiled import num_programs
 from programs import COMPILATIONS, arguments
 from toys import CtxLM
 
@@ -68,9 +69,9 @@ def test_a_target_without_features_is_refused(staged):
             run(decoder, hashed(0.4), [[1]])
 
     attempt()  # which may compile what makes the keys
-    programs, count = loop._rounds._cache_size(), len(COMPILATIONS)
+    programs, count = num_programs(loop._rounds), len(COMPILATIONS)
     attempt()
-    assert (loop._rounds._cache_size(), len(COMPILATIONS)) == (programs, count)
+    assert (num_programs(loop._rounds), len(COMPILATIONS)) == (programs, count)
 
 
 def test_missing_parameters_of_the_head_are_refused():

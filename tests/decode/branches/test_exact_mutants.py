@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ class DropsLowToken(BranchDrafter):
 
     def go_on(self, params, row, branches, verdict, evidence):
         memory = super().go_on(params, row, branches, verdict, evidence)
-        is_low = memory.line.confidence[memory.num_pending] < self.cut.epsilon
+        cut: Any = self.cut  # one that has a threshold
+        is_low = memory.line.confidence[memory.num_pending] < cut.epsilon
         at = memory.num_pending
         rolled = jnp.where(is_low, jnp.roll(memory.line.candidates[at], -1), memory.line.candidates[at])
         line = memory.line._replace(
@@ -35,6 +37,7 @@ class PrunesSiblings(BranchDrafter):
     """Drawn candidates are cut off from the first later one of low draft probability on."""
 
     def tried(self, row, line, num_pending):
+        assert line.probs is not None
         probs = line.probs[num_pending][line.candidates[num_pending]]
         kept = (probs > 0.27) | (jnp.arange(self.max_branches) == 0)
         return super().tried(row, line, num_pending) & jnp.cumprod(kept).astype(bool)
@@ -57,6 +60,7 @@ class PublicBranchRule(BranchDecoder):
 
     def test(self, row, branches, place, logits):
         accept, rest = super().test(row, branches, place, logits)
+        assert branches.line.probs is not None
         target, draft = jax.nn.softmax(logits), branches.line.probs[place]
         children = branches.line.candidates[place]
         best = jnp.argmax(jnp.where(branches.is_active, target[children], -1.0))
@@ -96,6 +100,7 @@ class ForgetsTheSavedDistribution(BranchDecoder):
     """Each token is tested against the distribution of the position behind it."""
 
     def test(self, row, branches, place, logits):
+        assert branches.line.probs is not None
         line = branches.line._replace(probs=jnp.roll(branches.line.probs, -1, axis=0))
         return super().test(row, branches._replace(line=line), place, logits)
 

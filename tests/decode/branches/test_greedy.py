@@ -96,14 +96,14 @@ def test_draft_of_limited_length():
         drafted, accepted = drafted + info.num_drafted, accepted + info.num_accepted
         rolled_back = rolled_back + info.path_rolled_back
     np.testing.assert_array_equal(drafted, accepted + rolled_back)
-    assert (drafted > 4).all()
-    assert (accepted > 4).all()
+    assert np.all(drafted > 4)
+    assert np.all(accepted > 4)
 
 
 def test_draft_of_limited_length_that_is_the_target():
     """Of the 16 tokens that the draft can propose behind a prompt of one, all are drafted, once, and accepted."""
     decoder = branch_decoder(FeatLM(11, max_length=64), FeatLM(11, max_length=16), 4, 1)
     _, reports = checks.steps(decoder, hashed(0.0), [[3], [1, 4]], 40)
-    assert sum(info.num_drafted for _, info in reports).tolist() == [16, 15]
-    assert sum(info.num_accepted for _, info in reports).tolist() == [16, 15]
-    assert sum(info.tally.branches for _, info in reports).tolist() == [4, 4]
+    assert np.sum([info.num_drafted for _, info in reports], axis=0).tolist() == [16, 15]
+    assert np.sum([info.num_accepted for _, info in reports], axis=0).tolist() == [16, 15]
+    assert np.sum([info.tally.branches for _, info in reports], axis=0).tolist() == [4, 4]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from adapting import MODEL, POS, of_pair
 from checks import run
+from compiled import memory_of, num_programs
 from programs import equations, program, vocabulary_work, wide_vocabulary
 from toys import WideLM, pair
 
@@ -22,6 +23,7 @@ from jaxspec.decode.trees.static import StaticTree
 def test_greedy_program_does_no_vocabulary_work_but_maxima_and_entropy():
     """No noise, cumulative sum or sort of the vocabulary; no array of distributions."""
     wide, params = wide_vocabulary()
+    assert isinstance(wide.drafter, StaticTree)
     work = vocabulary_work(program(adaedl(wide.target, wide.drafter.draft, 4), params).jaxpr)
     assert "exp" in work
     banned = {"sort", "cumsum", "random_bits", "threefry2x32", "log", "div", "scatter", "dynamic_update_slice"}
@@ -42,7 +44,7 @@ def test_the_drafting_loop_copies_neither_caches_nor_carry():
     state = loop.begin(decoder, params, checked(decoder, params, [[1, 2]] * 3, checks.KEY, asked))
     counts = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), stats.zeros(decoder))
     cache = 3 * state.row.tokens.shape[1] * model.width * 4
-    memory = loop._rounds.lower(decoder, params, state, counts).compile().memory_analysis()
+    memory = memory_of(loop._rounds.lower(decoder, params, state, counts).compile())
     assert memory.alias_size_in_bytes > 2 * cache
     assert memory.temp_size_in_bytes < cache / 4
     traced = jax.make_jaxpr(functools.partial(loop._rounds, decoder))(params, state, counts)
@@ -58,10 +60,10 @@ def test_equal_settings_are_one_program():
     assert hash(again) == hash(POS)
     assert again != of_pair("pos", threshold=0.61)
     run(POS, pair("pos").params, [[1]], 9)
-    size = loop._rounds._cache_size()
+    size = num_programs(loop._rounds)
     for seed in range(3):
         run(again, pair("pos").params, [[seed, 4]], 7 + seed, key=jax.random.key(seed))
-    assert loop._rounds._cache_size() == size
+    assert num_programs(loop._rounds) == size
 
 
 def test_constructor_has_the_class_s_defaults():

@@ -15,7 +15,7 @@ from toys import CtxLM, TableLM, pair
 
 from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.state import round_key
-from jaxspec.decode.trees.adaptive import adaedl
+from jaxspec.decode.trees.adaptive import AdaEDL, adaedl
 from jaxspec.sampling import Sampling
 
 
@@ -80,6 +80,7 @@ def test_all_branches_of_the_adaptation():
     """λ rises below the target acceptance, falls above it, and stays when the whole chain was accepted."""
     decoder = adaedl(MODEL, MODEL, 4, threshold=0.5)
     memory = decoder.init({}, row_of(decoder)).memory
+    assert isinstance(decoder.drafter, AdaEDL)
     assert (float(memory.value), float(memory.acceptance)) == (0.5, pytest.approx(0.9))
     for drafted, accepted, threshold, acceptance in ((4, 2, 0.501, 0.7), (3, 3, 0.499, 0.95), (4, 4, 0.5, 0.95)):
         adapted = decoder.drafter.adapt(memory, jnp.int32(drafted), jnp.int32(accepted))
@@ -137,7 +138,8 @@ def test_entropy_with_impossible_tokens():
     decoder = adaedl(TableLM(4), TableLM(4), 3, threshold=0.7)
     state = decoder.init({}, row_of(adaedl(MODEL, MODEL, 3)))
     logits = jnp.log(jnp.array([[1.0, 0, 0, 0], [0.9, 0.1, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4]))
-    confident = jax.vmap(lambda one: decoder.drafter.goes_on(state, one))(logits)
+    assert isinstance(decoder.drafter, AdaEDL)
+    confident = jax.vmap(functools.partial(decoder.drafter.goes_on, state))(logits)
     assert confident.tolist() == [True, True, False, False]
 
 
