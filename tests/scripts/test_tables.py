@@ -72,8 +72,8 @@ class TestAblations:
             ("parts-qa-t0", ["full"]),
         ):
             settings = {"num_prompts": 4, "max_new_tokens": 8, "temperature": 0.0, "overhead_ms": 1.5}
-            result = {"settings": settings}
-            result["arms"] = [arm | {"arm": one} | (setting if "Branch" in one else {}) for one in arms]
+            measured_arms = [arm | {"arm": one} | (setting if "Branch" in one else {}) for one in arms]
+            result = {"settings": settings, "arms": measured_arms}
             (tmp_path / f"ablation-{name}.json").write_text(json.dumps(result))
         shutil.copy(tables.RESULTS / "ablation-aligned-humaneval-t0.json", tmp_path)
         return tmp_path
