@@ -53,6 +53,7 @@ def test_ablation_measures_each_arm(folder, monkeypatch, capsys):
     out = folder / "ablation.json"
     words = ["--arms", "branches", "--prompts", str(folder / "first.jsonl"), "--num-prompts", "2", "--length", "3"]
     words += ["--max-new-tokens", str(LIMIT), "--pair", str(folder), "--epsilon", "0.4", "--c", "4", "--out", str(out)]
+    words += ["--width", "adaptive", "--overhead-ms", "1.5"]
     monkeypatch.setattr(ablation, "BRANCHES", (1, 3))
     monkeypatch.setattr(sys, "argv", ["ablation.py", *words])
     ablation.main()

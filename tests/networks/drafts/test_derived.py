@@ -1,7 +1,5 @@
 """Models made of models: a draft with a reduced vocabulary keeps every law exact."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +9,8 @@ from toys import KeptTableLM, TableLM, pair
 
 from jaxspec import decode, networks, tree, verify
 from jaxspec.base import Context
+from jaxspec.decode.trees.decoder import TreeDecoder
+from jaxspec.decode.trees.static import StaticTree
 
 BINARY = tree.k_ary(2, 2)
 
@@ -18,8 +18,7 @@ BINARY = tree.k_ary(2, 2)
 @pytest.mark.parametrize("rule", ["sequoia", "topk"])
 def test_joint_law_with_a_reduced_vocabulary(rule):
     draft = [[0.1, 0.2, 0.3, 0.4]] * 4
-    decoder = decode.sequoia(TableLM(4), KeptTableLM(4), BINARY)
-    decoder = dataclasses.replace(decoder, rule=verify.RULES[rule])
+    decoder = TreeDecoder(TableLM(4), StaticTree(TableLM(4), KeptTableLM(4), BINARY, verify.RULES[rule]))
     assert_joint_law(decoder, kept_params(draft), KEPT_TARGET, 3, 0.02, num_keys=2)
 
 
@@ -36,7 +35,7 @@ def test_wrong_support_is_rejected():
         def outcome(self, target_probs, draft_probs, children, active, support=None):
             return super().outcome(target_probs, draft_probs, children, active, None)
 
-    decoder = dataclasses.replace(decode.sequoia(TableLM(4), KeptTableLM(4), BINARY), rule=Blind())
+    decoder = TreeDecoder(TableLM(4), StaticTree(TableLM(4), KeptTableLM(4), BINARY, Blind()))
     with pytest.raises(AssertionError):
         assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02, num_keys=2)
 
