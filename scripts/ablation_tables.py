@@ -126,7 +126,7 @@ def parts(folder: Path) -> str:
 def settings(folder: Path) -> str:
     """SpecBranch's settings over PEARL, where they were chosen and where they were checked."""
     files = {"branch-settings-choice.json": "choice", "branch-settings-head.json": "choice"}
-    files["branch-settings.json"] = "check"
+    files |= dict.fromkeys(("branch-settings.json", "branch-settings-t1.json"), "check")
     rows, seen = [], set()
     for file, part in files.items():
         found = read(folder, file)["settings_compared"]

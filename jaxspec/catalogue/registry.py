@@ -138,7 +138,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             Method(
                 "specbranch",
                 _specbranch,
-                {  # by scripts/branch_settings.py: less rollback than PEARL at no fewer tokens, at temperatures 0 and 1
+                {  # by scripts/branch_settings.py: two thirds of PEARL's rollback at no fewer tokens, at temperature 0
                     "length": 8,
                     "max_branches": 8,
                     "epsilon": 0.4,
