@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from jax.stages import Compiled
+from compiling import USERS
+from jax.stages import Compiled, Lowered
+
+
+def for_users(lowered: Lowered) -> Compiled:
+    """The program as users get it, whatever the tests' other programs are compiled with."""
+    return lowered.compile(compiler_options=dict(USERS))
 
 
 def text_of(compiled: Compiled) -> str:

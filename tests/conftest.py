@@ -1,6 +1,8 @@
 """Strict JAX for every test: no silent rank or dtype promotion, no key used twice. And programs that compile fast."""
 
+import gc
 import os
+from pathlib import Path
 
 import compiling
 
@@ -15,14 +17,20 @@ jax.config.update("jax_debug_key_reuse", True)
 jax.config.update("jax_default_matmul_precision", "highest")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _own_programs():
-    """Drops a file's programs behind it: what a file traced with a planted mistake is no other file's.
+gc.set_threshold(100_000, 50, 1000)  # tracing makes many objects, and none of them goes in circles
 
-    Thousands of programs would use up the memory maps of a process, too. The next file reads from disk what it shares.
-    """
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 30_000
+"""Memory maps that a process may have before its programs are dropped; Linux allows 65,530, and a program has a few."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs(request):
+    """Files share their programs, but for those of a file that patches: what it traced may hold a planted mistake."""
     yield
-    jax.clear_caches()
+    patches = any("monkeypatch" in item.fixturenames for item in request.session.items if item.module is request.module)
+    if patches or (MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS):
+        jax.clear_caches()
 
 
 @pytest.fixture

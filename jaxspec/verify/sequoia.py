@@ -109,7 +109,8 @@ class Sequoia:
         )
         end, accept = jax.lax.scan(test, start, jnp.arange(count))
         rest = elsewhere(end.lam, end.mu).at[children].add(on_children(end.lam, end.mu, end.is_unseen))
-        return accept, normalised(rest, end.mass, target_probs)
+        # By its own sum: rounding alone leaves mass where no draw leads, and a compiler may round it in another way here.
+        return accept, normalised(rest, rest.sum(), target_probs)
 
     def draws(self, draft_probs: np.ndarray, count: int) -> Iterator[tuple[tuple[int, ...], float]]:
         def extend(drawn: tuple[int, ...], probability: float) -> Iterator[tuple[tuple[int, ...], float]]:

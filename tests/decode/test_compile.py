@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import memory_of, num_programs
+from compiled import for_users, memory_of, num_programs
 from programs import COMPILATIONS, VOCAB, arguments, cache_sizes, equations, program, vocabulary_work, wide_vocabulary
 from toys import TREES, WideLM, pair
 
@@ -178,7 +178,7 @@ def test_caches_are_not_copied(shape):
     decoder, *traced = arguments(decoder, params, count=500, first_capacity=512)
     slots = traced[1].row.tokens.shape[1]
     cache = slots * model.width * 4
-    memory = memory_of(loop._rounds.lower(decoder, *traced).compile())
+    memory = memory_of(for_users(loop._rounds.lower(decoder, *traced)))
     assert memory.alias_size_in_bytes > cache * len(decoder.models)
     assert memory.temp_size_in_bytes < cache / 4
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
-from compiled import operations_of
+from compiled import for_users, operations_of
 from drawn import DrawnRule, drawn_tree
 from harness import Bench, Skipped
 from shapes import PAPER, SHAPES, VECTORS
@@ -154,7 +154,7 @@ def test_the_rule_draws_but_leaves_no_work_out():
     np.testing.assert_array_equal(rest, real.outcome(*probs, children, active)[1])
 
     def operations(rule):
-        return operations_of(jax.jit(rule.outcome).lower(*probs, children, active).compile())
+        return operations_of(for_users(jax.jit(rule.outcome).lower(*probs, children, active)))
 
     assert operations(drawn) >= operations(real)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import tiny_pair
-from compiled import text_of
+from compiled import for_users, text_of
 
 from jaxspec import decode, hrad, networks, pairs
 from jaxspec.base import Model
@@ -158,7 +158,7 @@ def test_features_cost_plain_decoding_nothing(headed):
             decoder, with_heads.params, checked(decoder, with_heads.params, [[1]], jax.random.key(0), asked)
         )
         round_ = jax.jit(jax.vmap(lambda one, decoder=decoder: decoder.round(with_heads.params, one)))
-        text = text_of(round_.lower(state).compile())
+        text = text_of(for_users(round_.lower(state)))
         programs.append(re.sub(r", metadata=\{[^}]*\}|, source_\w+=\S+", "", text))
     kinds = [sorted(re.findall(r"= (\S+) (\w[\w-]*)\(", program)) for program in programs]
     assert kinds[0] == kinds[1]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from branching import CTX, LOW, SETTINGS, ReadsFeatures, hashed
 from checks import RAGGED, run
-from compiled import memory_of
+from compiled import for_users, memory_of
 from programs import COMPILATIONS, VOCAB, arguments, cache_sizes, program, vocabulary_work
 from toys import FeatLM, TableLM, WideLM
 
@@ -63,7 +63,7 @@ def test_contexts_are_not_copied():
     for count in (200, 900):
         decoder, *traced = arguments(branch_decoder(model, model, 3, 3, LOW), params, count=count, first_capacity=count)
         slots = traced[1].row.tokens.shape[1]
-        memory = memory_of(loop._rounds.lower(decoder, *traced).compile())
+        memory = memory_of(for_users(loop._rounds.lower(decoder, *traced)))
         assert memory.alias_size_in_bytes > 2 * slots * model.width * 4
         sizes.append((slots, memory.temp_size_in_bytes))
     (small, least), (large, most) = sizes

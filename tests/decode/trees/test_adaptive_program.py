@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from adapting import MODEL, POS, of_pair
 from checks import run
-from compiled import memory_of, num_programs
+from compiled import for_users, memory_of, num_programs
 from programs import equations, program, vocabulary_work, wide_vocabulary
 from toys import WideLM, pair
 
@@ -44,7 +44,7 @@ def test_the_drafting_loop_copies_neither_caches_nor_carry():
     state = loop.begin(decoder, params, checked(decoder, params, [[1, 2]] * 3, checks.KEY, asked))
     counts = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), stats.zeros(decoder))
     cache = 3 * state.row.tokens.shape[1] * model.width * 4
-    memory = memory_of(loop._rounds.lower(decoder, params, state, counts).compile())
+    memory = memory_of(for_users(loop._rounds.lower(decoder, params, state, counts)))
     assert memory.alias_size_in_bytes > 2 * cache
     assert memory.temp_size_in_bytes < cache / 4
     traced = jax.make_jaxpr(functools.partial(loop._rounds, decoder))(params, state, counts)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from checks import PROMPTS, rows, run
-from compiled import memory_of, text_of
+from compiled import for_users, memory_of, text_of
 
 from jaxspec import decode, networks, tree
 from jaxspec.base import Context
@@ -87,7 +87,7 @@ def test_weights_that_differ_by_row_are_multiplied_row_by_row():
 
 def test_the_compiled_product_reads_each_block_as_it_lies():
     """XLA would rather transpose blocks than the few tokens, and takes six times as long."""
-    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(4, NUM_IN)).compile()
+    compiled = for_users(jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(4, NUM_IN)))
     [dot] = [line for line in text_of(compiled).splitlines() if " dot(" in line]
     assert "lhs_contracting_dims={2}" in dot
     assert "rhs_contracting_dims={1}" in dot
@@ -96,7 +96,7 @@ def test_the_compiled_product_reads_each_block_as_it_lies():
 
 @pytest.mark.parametrize(("n", "width"), [(6, 8), (9, 16), (31, 32), (33, 33)])
 def test_the_compiled_product_is_as_wide_as_a_kernel(n, width):
-    compiled = jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(n, NUM_IN)).compile()
+    compiled = for_users(jax.jit(products.multiply).lower(WEIGHT, BLOCKS, normal(n, NUM_IN)))
     [dot] = [line for line in text_of(compiled).splitlines() if " dot(" in line]
     assert f"f32[{NUM_OUT},{width}]" in dot
 
