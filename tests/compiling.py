@@ -12,8 +12,8 @@ from pathlib import Path
 CACHE = Path(__file__).parent / ".programs"
 """Compiled programs, which the workers of a run and later runs share."""
 
-# One module for LLVM, without its passes, and the older emitters: a third of the time of the default. Tests that look at
-# a compiled program ask for the users' (`compiled.for_users`).
+# One module for LLVM, without its passes, and the older emitters: a third of the time of the default. Tests that look
+# at a compiled program ask for the users' (`compiled.for_users`).
 FLAGS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,

@@ -109,7 +109,7 @@ class Sequoia:
         )
         end, accept = jax.lax.scan(test, start, jnp.arange(count))
         rest = elsewhere(end.lam, end.mu).at[children].add(on_children(end.lam, end.mu, end.is_unseen))
-        # By its own sum: rounding alone leaves mass where no draw leads, and a compiler may round it in another way here.
+        # By its own sum: where no draw leads, rounding alone decides about R: here perhaps another than in `test`.
         return accept, normalised(rest, rest.sum(), target_probs)
 
     def draws(self, draft_probs: np.ndarray, count: int) -> Iterator[tuple[tuple[int, ...], float]]:

@@ -12,7 +12,7 @@ BEGIN, END = "<!-- table: forwards -->", "<!-- end of table -->"
 
 
 def test_documents_are_what_the_files_give(capsys):
-    """Where this fails, run `python scripts/tables.py`."""
+    """Where this fails, run `python scripts/documents/tables.py`."""
     tables.main(["--check"])
     assert capsys.readouterr().out == ""
 

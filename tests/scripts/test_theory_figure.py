@@ -1,4 +1,4 @@
-"""`scripts/theory_figure.py`: the figure of the closed forms, and measured points beside them."""
+"""`scripts/documents/theory_figure.py`: the figure of the closed forms, and measured points beside them."""
 
 import importlib.util
 import json

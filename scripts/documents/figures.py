@@ -1,6 +1,6 @@
 """Expected tokens a round as the tree grows: the optimal tree against fixed shapes of its size (SEQUOIA, figure 4).
 
-    python scripts/figures.py profile.json [--max-size 128] [--branching 2,4,8] [--out growth.png]
+    python scripts/documents/figures.py profile.json [--max-size 128] [--branching 2,4,8] [--out growth.png]
 
 The profile is one of `jaxspec measure`. Where it has the acceptance by depth, depths that were not measured, or at too
 few positions, are taken to be like the deepest one that was. Writes the figure, and its numbers beside it as JSON.

@@ -1,6 +1,6 @@
 """What `jaxspec generate --show` shows, as a picture: accepted draft tokens and the target's own in their colours.
 
-    python scripts/recording.py ["Why is the sky blue?"] [--max-new-tokens 96] [--out scripts/results/generate.svg]
+    python scripts/documents/recording.py ["Why is the sky blue?"] [--max-new-tokens 96] [--out generate.svg]
 
 Decodes greedily with the tree of 5 nodes that the pair's profile makes the fastest on two cores.
 """
@@ -19,7 +19,7 @@ from jaxspec.cli.show.text import ACCEPTED, OWN, Detokeniser
 from jaxspec.cli.values import integer
 from jaxspec.tree import TokenTree
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 TREE = TokenTree((-1, 0, 0, 1, 3))
 WIDTH = 92
 

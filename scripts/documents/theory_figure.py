@@ -1,6 +1,6 @@
 """Speedup over acceptance of a chain, of overlap and of forked overlap for several c, and their tokens a step.
 
-    python scripts/theory_figure.py [--c 4,10,20] [--lengths 4,8] [--points points.json]
+    python scripts/documents/theory_figure.py [--c 4,10,20] [--lengths 4,8] [--points points.json]
         [--ablations FILE.json …] [--out theory.png]
 
 All closed forms of `jaxspec.theory`; overlap has a second device for its draft. `--siblings` is the share of rejections

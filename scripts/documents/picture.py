@@ -1,6 +1,6 @@
 """The README's picture: two trees with their acceptances, and the speedups that were measured.
 
-    python scripts/picture.py [--out scripts/results/picture.png]
+    python scripts/documents/picture.py [--out scripts/results/picture.png]
 
 Left the tree that the pair's profile makes the fastest on two cores, and the best one of 16 nodes; a node's figure is
 the share of rounds that accept it, by the profile. Right what the first tree gives on Spec-Bench's tasks
@@ -19,7 +19,7 @@ from jaxspec import plan
 from jaxspec.profiles import Profile
 from jaxspec.tree import NO_PARENT, ROOT, TokenTree
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "scripts" / "results"
 PROFILE = REPOSITORY / "models" / "smollm2-135m" / "profile-t0.json"
 LARGE = 16

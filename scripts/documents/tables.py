@@ -1,7 +1,7 @@
 """Writes the tables of the documents anew, from the JSON files that commands and scripts wrote.
 
-    python scripts/tables.py            # rewrites README.md and scripts/results/README.md
-    python scripts/tables.py --check    # says which tables are not what the files give, and fails
+    python scripts/documents/tables.py            # rewrites README.md and scripts/results/README.md
+    python scripts/documents/tables.py --check    # says which tables are not what the files give, and fails
 
 In a document a table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; `result_tables.TABLES` and
 `ablation_tables.TABLES` have the names. Everything else of a document is left as it is. Results of `ablation.py` are
@@ -17,8 +17,8 @@ import ablation_tables
 import result_tables
 
 TABLES = {**result_tables.TABLES, **ablation_tables.TABLES}
-RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = (Path(__file__).parents[1] / "README.md", RESULTS / "README.md")
+RESULTS = Path(__file__).parents[1] / "results"
+DOCUMENTS = (Path(__file__).parents[2] / "README.md", RESULTS / "README.md")
 MARKED = re.compile(
     r"(?P<begin><!-- table: (?P<name>[^>]+) -->\n)(?P<table>.*?)(?P<end><!-- end of table -->)", re.DOTALL
 )
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in stale:
         print(f"{'stale' if args.check else 'renewed'}: {name}")
     if stale and args.check:
-        raise SystemExit("Run `python scripts/tables.py`.")
+        raise SystemExit("Run `python scripts/documents/tables.py`.")
 
 
 if __name__ == "__main__":

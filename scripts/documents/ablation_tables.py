@@ -14,7 +14,7 @@ MEASURED = {
     "rollback, path": ("rollback_path", 2),
     "rollback, all": ("rollback_all", 2),
 }
-PAIR = Path(__file__).parents[1] / "models" / "smollm2-135m"
+PAIR = Path(__file__).parents[2] / "models" / "smollm2-135m"
 FLAT_MS = 30.0
 """A target step of the simulated devices, as `ablation.py` has it."""
 
