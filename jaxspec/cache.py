@@ -47,8 +47,9 @@ def commit(
         block: Entries of N tokens in flight.
         count: `[]` int32, how many tokens join; may be 0.
         indices: `[m]` int32 slots of the block in the order in which they join. None: the block as it stands.
-        anchor: `[]` int32, a token that this commit waits for. XLA copies a whole cache whose update it could start
-            before the last read of it, which happens where the update does not depend on the round's outcome.
+        anchor: `[]` int32 of at least 0, known at the round's end, which this commit waits for. XLA copies a whole
+            cache whose update it could start before the last read of it, which happens where the update does not depend
+            on the round's outcome.
     """
     chex.assert_rank([context.length, count], 0)
     if indices is not None:

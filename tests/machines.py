@@ -194,6 +194,7 @@ class Machine:
             "num_rounds": zero + 1,
             "is_finished": zero > 0,
             "is_stopped": zero > 0,
+            "is_failed": zero > 0,
             "options": jax.tree.map(lambda leaf: np.full(len(root), leaf), OPTIONS),
             "logprobs": None,
         }

@@ -25,9 +25,10 @@ class Generation:
     """What `generate` returns, on the host.
 
     Attributes:
-        tokens: `[B, T]` int32 new tokens, a stop token included, then `PADDING`. T is the largest `max_new_tokens`.
+        tokens: `[B, T]` int32 new tokens, a stop token included, then `PADDING`. T is the longest row's.
         lengths: `[B]` int32 new tokens of each row.
-        finish_reason: `[B]` "stop" or "length".
+        finish_reason: `[B]` "stop", "length", or "error": behind the row's tokens the target's logits hold NaN or +inf,
+            or allow no token at all.
         logprobs: `[B, T]` float32 natural log-probability of each token under the target's raw logits (temperature 1,
             no filter, no bias), then NaN; None where not asked for.
         stats: The measures, by row.
@@ -45,9 +46,11 @@ class Chunk(list[list[int]]):
 
     Attributes:
         num_accepted: For each row, how many of them (the first ones) the draft proposed.
+        finish_reasons: For each row, why it has ended, as in `Generation`; None for one that goes on.
     """
 
     num_accepted: list[int]
+    finish_reasons: tuple[str | None, ...]
 
 
 def generate(
@@ -138,10 +141,10 @@ def rounds(decoder: Decoder, params: dict[str, Params], request: Request) -> Ite
 
 
 def _chunks(decoder: Decoder, params: dict[str, Params], request: Request) -> Iterator[Chunk]:
-    for _, info in rounds(decoder, params, request):
+    for state, info in rounds(decoder, params, request):
         tokens, emitted, accepted = jax.device_get((info.tokens, info.num_emitted, info.num_accepted))
         chunk = Chunk(row[:count].tolist() for row, count in zip(tokens, emitted, strict=True))
-        chunk.num_accepted = accepted.tolist()
+        chunk.num_accepted, chunk.finish_reasons = accepted.tolist(), finish_reasons(state.row)
         yield chunk
 
 
@@ -152,8 +155,8 @@ def begin(decoder: Decoder, params: dict[str, Params], request: Request) -> Stat
 
 def generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
     """The new tokens, cut out of the rows."""
-    tokens, lengths, is_stopped = jax.device_get((row.tokens, row.num_tokens - row.prompt_length, row.is_stopped))
-    places = np.arange(request.max_new_tokens.max())
+    tokens, lengths = jax.device_get((row.tokens, row.num_tokens - row.prompt_length))
+    places = np.arange(lengths.max())
     is_new = places < lengths[:, None]
     sources = np.minimum(request.prompt_lengths[:, None] + places, tokens.shape[1] - 1)
 
@@ -161,8 +164,15 @@ def generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
         return np.where(is_new, np.take_along_axis(values, sources, axis=1), values.dtype.type(filler))
 
     logprobs = None if row.logprobs is None else new(np.asarray(row.logprobs), np.nan)
-    reasons = tuple("stop" if stopped else "length" for stopped in is_stopped)
+    reasons = tuple(reason or "length" for reason in finish_reasons(row))
     return Generation(new(tokens, PADDING), lengths, reasons, logprobs, stats.Stats(jax.device_get(counts)))
+
+
+def finish_reasons(row: Row) -> tuple[str | None, ...]:
+    """`[B]` why each row ended; None for one that goes on."""
+    stopped, failed, finished = jax.device_get((row.is_stopped, row.is_failed, row.is_finished))
+    ends = zip(stopped, failed, finished, strict=True)
+    return tuple("stop" if stop else "error" if fail else "length" if end else None for stop, fail, end in ends)
 
 
 @functools.partial(jax.jit, static_argnames=("decoder", "chunk"))

@@ -53,7 +53,7 @@ class Autoregressive:
         )
 
     def resolve(self, row: Row, logits: jax.Array, key: jax.Array) -> jax.Array:
-        """`[]` int32 next token from `[V]` target logits; the key is consumed."""
+        """`[]` int32 next token from `[V]` target logits, or `sampling.NOTHING`; the key is consumed."""
         if row.options.temperature is None:
             return sampling.argmax(sampling.adjust(row.options, logits))
         return sampling.draw(key, sampling.target_distribution(row.options, logits))
@@ -63,7 +63,7 @@ class Autoregressive:
         row = state.row
         logprobs = None if row.logprobs is None else states.token_logprobs(output.logits, token[None])
         row, kept = states.emit(row, token[None], jnp.int32(1), logprobs)
-        context = cache.commit(self.target, state.contexts["target"], output.block, kept, anchor=token)
+        context = cache.commit(self.target, state.contexts["target"], output.block, kept, anchor=kept)
         info = Info.nothing(self)._replace(tokens=token[None], num_emitted=kept)
         return State(row, {"target": context}, state.memory), info
 

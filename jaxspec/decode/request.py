@@ -110,6 +110,7 @@ class Request(NamedTuple):
             "num_rounds": np.zeros(self.size, np.int32),
             "is_finished": np.zeros(self.size, bool),
             "is_stopped": np.zeros(self.size, bool),
+            "is_failed": np.zeros(self.size, bool),
             "logprobs": np.zeros((self.size, capacity), np.float32) if self.with_logprobs else None,
         }
         return Row(key=self.keys, options=self.options, **host)

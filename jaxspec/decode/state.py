@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxspec import cache
 from jaxspec.base import Context, Model, Params
-from jaxspec.sampling import Options
+from jaxspec.sampling import NOTHING, Options
 
 PAD_STOP = -1
 """Fills up a row's stop ids; no token has it."""
@@ -26,6 +26,7 @@ class Row(NamedTuple):
         num_rounds: `[]` int32, rounds that this row took part in.
         is_finished: `[]` bool. A finished row commits and counts nothing.
         is_stopped: `[]` bool, finished by a stop id.
+        is_failed: `[]` bool, finished because the target's logits gave no next token (`sampling.NOTHING`).
         options: The sampling options of the row.
         logprobs: `[S]` float32 log-probabilities of the emitted tokens, at their places; None where not asked for.
     """
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     num_rounds: jax.Array
     is_finished: jax.Array
     is_stopped: jax.Array
+    is_failed: jax.Array
     options: Options
     logprobs: jax.Array | None
 
@@ -183,29 +185,33 @@ def round_key(row: Row) -> jax.Array:
 
 
 def emit(row: Row, tokens: jax.Array, count: jax.Array, logprobs: jax.Array | None) -> tuple[Row, jax.Array]:
-    """The row with a round's tokens, cut at a stop id and at the row's limit.
+    """The row with a round's tokens, cut at a stop id, at the row's limit and in front of `NOTHING`, which ends it.
 
     Args:
         row: With room for all M tokens behind its own.
         tokens: `[M]` int32.
-        count: `[]` int32 of them, at least 1, that verification let through.
+        count: `[]` int32 of them, at least 1, that verification let through; only the last may be `NOTHING`.
         logprobs: `[M]` float32, or None.
 
     Returns:
         The row, and how many tokens it kept: 0 where it was finished.
     """
+    is_missing = tokens[count - 1] == NOTHING
+    count = count - is_missing.astype(jnp.int32)
     places = jnp.arange(tokens.shape[0], dtype=jnp.int32)
     is_stop = (tokens[:, None] == row.stop_ids[None, :]).any(axis=1) & (places < count)
     first_stop = jnp.where(is_stop.any(), jnp.argmax(is_stop).astype(jnp.int32), count)
     budget = row.prompt_length + row.max_new_tokens - row.num_tokens
     kept = jnp.where(row.is_finished, 0, jnp.minimum(jnp.minimum(count, first_stop + 1), budget))
     is_stopped = row.is_stopped | (first_stop < kept)
+    is_failed = row.is_failed | (is_missing & ~row.is_finished & ~is_stopped & (kept < budget))
     updated = row._replace(
         tokens=jax.lax.dynamic_update_slice(row.tokens, tokens, (row.num_tokens,)),
         num_tokens=row.num_tokens + kept,
         num_rounds=row.num_rounds + (~row.is_finished).astype(jnp.int32),
-        is_finished=row.is_finished | is_stopped | (kept >= budget),
+        is_finished=row.is_finished | is_stopped | is_failed | (kept >= budget),
         is_stopped=is_stopped,
+        is_failed=is_failed,
     )
     if logprobs is not None and row.logprobs is not None:
         updated = updated._replace(logprobs=jax.lax.dynamic_update_slice(row.logprobs, logprobs, (row.num_tokens,)))

@@ -3,13 +3,14 @@
 Reads `base` alone; verification, decoding and training import it.
 """
 
-from jaxspec.sampling.draws import FLOOR, argmax, distribution, draw, draw_without_replacement, top_k
+from jaxspec.sampling.draws import FLOOR, NOTHING, argmax, distribution, draw, draw_without_replacement, top_k
 from jaxspec.sampling.pipeline import adjust, draft_logits, target_distribution, temper_draft
 from jaxspec.sampling.settings import GREEDY, Options, Sampling, options
 
 __all__ = [
     "FLOOR",
     "GREEDY",
+    "NOTHING",
     "Options",
     "Sampling",
     "adjust",

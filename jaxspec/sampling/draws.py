@@ -7,6 +7,9 @@ import numpy as np
 
 from jaxspec.base import BLOCK
 
+NOTHING = -2
+"""Stands for a token where none can be told: logits of which one is NaN or +inf, or all are -inf. No stop id has it."""
+
 FLOOR = -256.0
 """Log-probability that stands for zero in a draw without replacement: below every float32 log-probability with noise
 (at least -87.4 - 4.5), so such tokens come last, in the order of their noise, which is a uniform order."""
@@ -16,15 +19,18 @@ def distribution(logits: jax.Array) -> jax.Array:
     """`[V]` float32 softmax in which anything below the smallest normal float32 is exactly 0.
 
     Draws and tests read this same array, so that a token which the draw takes for impossible is impossible to the
-    test as well.
+    test as well. Logits without a softmax (all of them -inf, as where every token of a draft is banned, or a NaN) give
+    zeros: an exhausted support, from which draws are uniform.
     """
     _check_row(logits)
     probs = jax.nn.softmax(logits.astype(jnp.float32))
-    return jnp.where(probs < jnp.finfo(jnp.float32).tiny, 0.0, probs)
+    return jnp.where(probs >= jnp.finfo(jnp.float32).tiny, probs, 0.0)
 
 
 def draw(key: jax.Array, weights: jax.Array) -> jax.Array:
     """`[]` int32 token drawn in proportion to `[V]` weights, which need not sum to one; the key is consumed.
+
+    `NOTHING` where no weight is positive, or one is NaN.
 
     An inverse-CDF draw in two levels, a block of the vocabulary and a token within it, each from a uniform of its own
     with 23 bits: exact but for float32 rounding of the sums. A block whose share lies below 2^-23 is drawn with an
@@ -33,8 +39,10 @@ def draw(key: jax.Array, weights: jax.Array) -> jax.Array:
     _check_row(weights)
     uniforms = jax.random.uniform(key, (2,))
     blocks = _blocks(weights, 0.0)
-    block = _invert(uniforms[0], blocks.sum(axis=1))
-    return block * blocks.shape[1] + _invert(uniforms[1], blocks[block])
+    sums = blocks.sum(axis=1)
+    block = _invert(uniforms[0], sums)
+    token = block * blocks.shape[1] + _invert(uniforms[1], blocks[block])
+    return jnp.where(sums.sum() > 0, token, NOTHING)
 
 
 def draw_without_replacement(key: jax.Array, logits: jax.Array, count: int) -> jax.Array:
@@ -80,12 +88,22 @@ def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         return jax.lax.top_k(values, count)
     best = jnp.sort(jax.lax.top_k(blocks.max(axis=1), count)[1])
     found, positions = jax.lax.top_k(blocks[best].reshape(-1), count)
-    return found, best[positions // blocks.shape[1]] * blocks.shape[1] + positions % blocks.shape[1]
+    indices = best[positions // blocks.shape[1]] * blocks.shape[1] + positions % blocks.shape[1]
+    return found, jnp.minimum(indices, values.shape[0] - 1)  # what fills the last block up is above a negative NaN
 
 
 def argmax(values: jax.Array) -> jax.Array:
-    """`[]` int32 index of the largest of `[V]` values, the lowest among equals."""
-    return top_k(values, 1)[1][0]
+    """`[]` int32 index of the largest of `[V]` values, the lowest among equals; `NOTHING` where it is not finite.
+
+    A NaN counts as +inf; all may be -inf.
+    """
+    largest, indices = top_k(without_nan(values), 1)
+    return jnp.where(jnp.isfinite(largest[0]), indices[0], NOTHING)
+
+
+def without_nan(values: jax.Array) -> jax.Array:
+    """The values with +inf in place of NaN, which XLA's maxima may or may not pass on."""
+    return jnp.where(jnp.isnan(values), jnp.inf, values)
 
 
 def _check_row(values: jax.Array) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec.sampling.draws import argmax
+from jaxspec.sampling.draws import argmax, without_nan
 from jaxspec.sampling.settings import Options
 
 
@@ -35,8 +35,11 @@ def adjust(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -
 
 
 def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
-    """`[V]` float32 probabilities of the next token, by the whole pipeline; one-hot at temperature 0."""
-    logits = adjust(options, logits)
+    """`[V]` float32 probabilities of the next token, by the whole pipeline; one-hot at temperature 0.
+
+    Where the largest of the adjusted logits is not finite there is no law: none of the values is then positive.
+    """
+    logits = without_nan(adjust(options, logits))  # what is +inf becomes NaN in the softmax, and with it all
     if options.temperature is None:
         return _one_hot(logits)
     scaled = _temper(logits, options.temperature)

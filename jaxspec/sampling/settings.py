@@ -19,7 +19,8 @@ class Sampling:
     """How the next token is drawn from the target. Each value is one for all rows, or one a row (`[B]`).
 
     Attributes:
-        temperature: 0 is greedy: the arg-max, lowest id first.
+        temperature: 0 is greedy: the arg-max, lowest id first. So is what is below float32's smallest normal number
+            (1.2e-38), which devices take for 0.
         top_k: Keeps the k largest logits (all that tie with the k-th); 0 keeps all.
         top_p: Keeps the smallest set of largest probabilities whose sum reaches p (all that tie with its last); 1 keeps
             all. It reads the distribution that temperature and top-k leave.
@@ -80,7 +81,7 @@ def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: 
     top_k = _rows("top_k", sampling.top_k, batch, np.int32, 0, 2**31 - 1)
     top_p = _rows("top_p", sampling.top_p, batch, np.float32, 0.0, 1.0)
     if (top_p == 0).any():
-        raise ValueError("top_p=0 keeps no token; give a value in (0, 1], or temperature=0 for greedy decoding.")
+        raise ValueError("top_p=0 keeps no token; give a value above 1.2e-38, or temperature=0 for greedy decoding.")
     min_p = _rows("min_p", sampling.min_p, batch, np.float32, 0.0, 1.0)
     bias = _bias(sampling.bias, batch, vocab_size)
     if not temperature.any() and not draft.any():  # filters never remove the arg-max
@@ -98,17 +99,21 @@ def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: 
 
 
 def _rows(name: str, value: Any, batch: int, dtype: Any, low: float, high: float) -> np.ndarray:
-    """`[B]` values of one option, checked."""
+    """`[B]` values of one option, checked as the `dtype` that they get; what float32 holds as a subnormal is 0."""
     array = np.asarray(value)
     if array.ndim > 1 or (array.ndim == 1 and array.shape != (batch,)):
         raise ValueError(f"{name} has shape {array.shape}; give one value, or one for each of the {batch} rows.")
     if array.dtype.kind not in "iuf" or (dtype is np.int32 and array.dtype.kind == "f"):
         raise ValueError(f"{name}={value!r} is not {'an integer' if dtype is np.int32 else 'a number'}.")
-    wrong = ~((array >= low) & (array <= high) & np.isfinite(array))
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if dtype is np.float32:
+        cast = np.where(np.abs(cast) < np.finfo(np.float32).tiny, np.float32(0.0), cast)
+    wrong = ~((array >= low) & (array <= high) & np.isfinite(cast))
     if wrong.any():
         bound = f"at least {low:g}" if math.isinf(high) or high > 1 else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name}={array[wrong].flat[0]} is out of range: it must be finite and {bound}.")
-    return np.ascontiguousarray(np.broadcast_to(array.astype(dtype), (batch,)))
+        raise ValueError(f"{name}={array[wrong].flat[0]} is out of range: it must be {bound}, and finite in float32.")
+    return np.ascontiguousarray(np.broadcast_to(cast, (batch,)))
 
 
 def _bias(bias: Any, batch: int, vocab_size: int) -> jax.Array | None:

@@ -80,7 +80,7 @@ def texts(
     stop_ids: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> list[np.ndarray]:
-    """The greedy text of each prompt: `[max_new_tokens]` new tokens, filled up with `decode.PADDING`.
+    """The greedy text of each prompt: its new tokens, up to `max_new_tokens`.
 
     Args:
         decoder: The method.
@@ -124,7 +124,9 @@ def compare(
         own: Those of the method.
     """
     forks = []
-    for index, (prompt, expected, found) in enumerate(zip(prompts, plain, own, strict=True)):
+    for index, (prompt, *both) in enumerate(zip(prompts, plain, own, strict=True)):
+        longest = max(map(len, both))
+        expected, found = (np.append(text, [decode.PADDING] * (longest - len(text))) for text in both)
         differs = np.flatnonzero(expected != found)
         if not differs.size:
             continue

@@ -55,14 +55,15 @@ class Detokeniser:
         return new
 
 
-def stream(chunks: Iterable["Chunk"], decode: Callable[[Sequence[int]], str], show: bool) -> None:
-    """Writes one row's text to stdout while it is decoded, and a line about it to stderr.
+def stream(chunks: Iterable["Chunk"], decode: Callable[[Sequence[int]], str], show: bool) -> str | None:
+    """Writes one row's text to stdout while it is decoded, and a line about it to stderr; says why it ended.
 
     Args:
         chunks: From `decode.stream`.
         decode: The text of token ids.
         show: Whether accepted draft tokens and the target's own tokens have colours.
     """
+    reason = None
     coloured = show and _has_colours()
     if show:
         _legend(coloured)
@@ -73,11 +74,13 @@ def stream(chunks: Iterable["Chunk"], decode: Callable[[Sequence[int]], str], sh
         moments.append(time.perf_counter() - start)
         tokens, accepted = chunk[0], chunk.num_accepted[0]
         counts.append(len(tokens))
+        reason = chunk.finish_reasons[0]
         _write(text.feed(tokens[:accepted]), ACCEPTED if coloured else None)
         _write(text.feed(tokens[accepted:]), OWN if coloured else None)
     _write(text.finish(), None)
     _write("\n", None)
     remark(_summary(moments, counts))
+    return reason
 
 
 def _write(text: str, style: Style | None) -> None:

@@ -37,7 +37,7 @@ def info_of(
         kept: `[]` int32, how many.
     """
     num_pending, room = branches.num_pending, drafter.room(state.row)
-    is_live = ~state.row.is_finished
+    is_live = kept > 0
     has_line = _has_line(drafter, state)
     num_accepted = verdict.num_accepted + verdict.survives.astype(jnp.int32)
     ending = _ending(branches, verdict, kept, room, is_live)

@@ -192,7 +192,7 @@ class BranchDecoder:
 
     def commit_target(self, state: State, block: Entries, verdict: Verdict, kept: jax.Array) -> Context:
         """The target's context, up to the new root: with the old one and what was emitted, but for the last token."""
-        return cache.commit(self.target, state.contexts["target"], block, kept, anchor=verdict.token)
+        return cache.commit(self.target, state.contexts["target"], block, kept, anchor=kept)
 
     def first_evidence(self, params: dict[str, Params], state: State) -> Evidence:
         """Zeros in place of what the target has not said yet. Reads no draft."""

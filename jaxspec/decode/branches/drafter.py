@@ -114,7 +114,7 @@ class BranchDrafter:
             kept: `[]` int32 tokens that were emitted.
         """
         slots = jnp.arange(self.length, dtype=jnp.int32)
-        return cache.commit(self.draft, state.contexts["draft"], block, kept, slots, verdict.token)
+        return cache.commit(self.draft, state.contexts["draft"], block, kept, slots, kept)
 
     def go_on(
         self, params: dict[str, Params], row: Row, branches: Branches, verdict: Verdict, evidence: Evidence

@@ -86,7 +86,8 @@ class Verdict(NamedTuple):
         num_accepted: `[]` int32, how many pending tokens stand.
         branch: `[]` int32, the accepted candidate; any where none was.
         survives: `[]` bool, whether all pending tokens and a candidate were accepted.
-        token: `[]` int32, emitted behind the pending tokens that stand: the candidate, or the correction.
+        token: `[]` int32, emitted behind the pending tokens that stand: the candidate, or the correction;
+            `sampling.NOTHING` where the target's logits give none.
         accept: `[G, C]` float32, see `Info`.
     """
 

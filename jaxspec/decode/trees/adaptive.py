@@ -108,7 +108,7 @@ class AdaEDL:
     ) -> tuple[dict[str, Context], Threshold]:
         """The draft's context, and the threshold adapted to what the row took."""
         contexts, memory = self.chain.resume(params, state, drafted, output, accepted)
-        num_drafted = jnp.where(state.row.is_finished, 0, drafted.is_active.sum(dtype=jnp.int32))
+        num_drafted = jnp.where(accepted.num_emitted > 0, drafted.is_active.sum(dtype=jnp.int32), 0)
         num_accepted = jnp.minimum(accepted.num_emitted, accepted.num_accepted)
         return contexts, self.adapt(memory, num_drafted, num_accepted)
 

@@ -34,7 +34,8 @@ class Resolved(NamedTuple):
 
     Attributes:
         node: `[]` int32, the last accepted node.
-        token: `[]` int32, the correction behind it, or the bonus token of a leaf.
+        token: `[]` int32, the correction behind it, or the bonus token of a leaf; `sampling.NOTHING` where the target's
+            logits give none.
         accept: `[depth, C]` float32, see `Info`.
         num_visited: `[]` int32, how many nodes had their children tested; the first is the root.
     """
@@ -131,13 +132,14 @@ class TreeDecoder:
         """The target's context with the root and what was emitted, but for its last token: that is the new root."""
         path = None if self.max_children == 1 else accepted.path  # a chain's block is its path
         context = state.contexts["target"]
-        return cache.commit(self.target, context, output.block, accepted.num_emitted, path, accepted.token)
+        return cache.commit(self.target, context, output.block, accepted.num_emitted, path, accepted.num_emitted)
 
     def report(self, row: Row, drafted: Drafted, resolved: Resolved, accepted: Accepted) -> Info:
         """What the round reports.
 
         The verified path is the accepted one, continued through first children as far as they were drafted. Where a
-        stop id or the limit cut it, the row took no correction, and nobody knows what would have followed.
+        stop id or the limit cut it, or the target gave none, the row took no correction, and nobody knows what would
+        have followed.
 
         Args:
             row: Before the round.
@@ -145,7 +147,7 @@ class TreeDecoder:
             resolved: What verification made of it.
             accepted: What the row took.
         """
-        structure, is_live = drafted.structure, ~row.is_finished
+        structure, is_live = drafted.structure, accepted.num_emitted > 0
         deepest = jnp.where(drafted.is_active, structure.depths, 0).max()
         below = structure.first_child_length[resolved.node]
         continuation = jnp.minimum(below, deepest - accepted.num_accepted)

@@ -58,7 +58,8 @@ class Accepted(NamedTuple):
         num_emitted: `[]` int32, how many: 0 in a finished row.
         path: `[depth + 1]` int32, the accepted nodes from the root, then the last of them again.
         num_accepted: `[]` int32, how many nodes below the root are on it; the row may have taken fewer.
-        token: `[]` int32, drawn behind it: the correction or the bonus token.
+        token: `[]` int32, drawn behind it: the correction or the bonus token; `sampling.NOTHING` where the target's
+            logits give none.
     """
 
     row: Row

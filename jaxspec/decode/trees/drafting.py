@@ -68,7 +68,7 @@ def commit(draft: Model, tree: TokenTree, state: State, block: Entries, accepted
     # The catch-up token is the first to join; a text of one token has none.
     slots = jnp.where(state.row.num_tokens > 1, jnp.append(jnp.zeros(1, jnp.int32), slots[:-1]), slots)
     missing = jnp.maximum(accepted.row.num_tokens - 2, 0) - context.length
-    return cache.commit(draft, context, block, missing, slots, accepted.token)
+    return cache.commit(draft, context, block, missing, slots, accepted.num_emitted)
 
 
 def step_of(draft: Model, tree: TokenTree, params: Params, state: State, propose: Propose) -> Step:
