@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +65,68 @@ def distribution(
         probs = np.where(probs >= min_p * probs.max(), probs, 0.0)
         probs /= probs.sum()
     return probs
+
+
+def adjusted(
+    logits: np.ndarray,
+    text: Sequence[int],
+    prompt_length: int,
+    *,
+    bias: Any = 0.0,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
+    repetition_penalty: float = 1.0,
+    penalise_prompt: bool = False,
+    bad_words: Sequence[Sequence[int]] = (),
+    min_new_tokens: int = 0,
+    stop_ids: Sequence[int] = (),
+) -> np.ndarray:
+    """`[V]` logits of the token behind a text, under what is applied before temperature."""
+    logits = np.asarray(logits, np.float64) + np.asarray(bias)
+    counted = list(text if penalise_prompt else text[prompt_length:])
+    for token in set(counted):
+        logits[token] *= 1 / repetition_penalty if logits[token] > 0 else repetition_penalty
+        logits[token] -= presence_penalty + frequency_penalty * counted.count(token)
+    for *others, last in bad_words:
+        if list(text[len(text) - len(others) :]) == others:
+            logits[last] = -np.inf
+    if len(text) - prompt_length < min_new_tokens:
+        logits[list(stop_ids)] = -np.inf
+    return logits
+
+
+def greedy_text(model: Model, params: Params, prompt: Sequence[int], count: int, **options: Any) -> list[int]:
+    """Up to `count` new tokens of the uncached loop under options of `adjusted`, a stop token included."""
+    text = list(prompt)
+    while len(text) < len(prompt) + count:
+        logits = text_logits(model, params, text)[-1]
+        text.append(int(np.argmax(adjusted(logits, text, len(prompt), **options))))
+        if text[-1] in options.get("stop_ids", ()):
+            break
+    return text[len(prompt) :]
+
+
+def text_law(
+    table: np.ndarray, prompt: Sequence[int], count: int, temperature: float = 1.0, **options: Any
+) -> dict[tuple[int, ...], float]:
+    """The probability of each text of up to `count` new tokens of a table model under options of `adjusted`.
+
+    Every path is followed with its own counts; a stop token ends a text.
+    """
+    law: dict[tuple[int, ...], float] = {}
+
+    def follow(text: list[int], probability: float) -> None:
+        new = text[len(prompt) :]
+        if len(new) == count or (new and new[-1] in options.get("stop_ids", ())):
+            law[tuple(new)] = probability
+            return
+        logits = adjusted(table[text[-1]], text, len(prompt), **options)
+        for token, share in enumerate(distribution(logits, temperature)):
+            if share > 0:
+                follow([*text, token], probability * share)
+
+    follow(list(prompt), 1.0)
+    return law
 
 
 def sequoia(target: np.ndarray, draft: np.ndarray, children: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -63,6 +63,7 @@ def generate(
     sampling: Sampling = Asked.sampling,
     stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = Asked.stop_ids,
     draft_temperature: float | Sequence[float] | None = Asked.draft_temperature,
+    min_new_tokens: int | Sequence[int] = Asked.min_new_tokens,
     logprobs: bool = Asked.logprobs,
     prefill_chunk: int = Asked.prefill_chunk,
     first_capacity: int | None = Asked.first_capacity,
@@ -81,6 +82,7 @@ def generate(
         sampling: How tokens are drawn from the target.
         stop_ids: Token ids that end a row.
         draft_temperature: The draft's own temperature.
+        min_new_tokens: New tokens before a row may stop.
         logprobs: Whether to keep the tokens' log-probabilities.
         prefill_chunk: Prompt tokens of one forward.
         first_capacity: Slots to begin with.
@@ -93,6 +95,7 @@ def generate(
         sampling=sampling,
         stop_ids=stop_ids,
         draft_temperature=draft_temperature,
+        min_new_tokens=min_new_tokens,
         logprobs=logprobs,
         prefill_chunk=prefill_chunk,
         first_capacity=first_capacity,

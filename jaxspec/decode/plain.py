@@ -54,6 +54,7 @@ class Autoregressive:
 
     def resolve(self, row: Row, logits: jax.Array, key: jax.Array) -> jax.Array:
         """`[]` int32 next token from `[V]` target logits, or `sampling.NOTHING`; the key is consumed."""
+        row = states.reading(row, self.target.vocab_size)
         if row.options.temperature is None:
             return sampling.argmax(sampling.adjust(row.options, logits))
         return sampling.draw(key, sampling.target_distribution(row.options, logits))

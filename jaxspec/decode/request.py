@@ -29,7 +29,8 @@ class Asked:
     """What is asked of a generation, whatever decodes it: the keywords of `decode.generate`, with their defaults.
 
     Attributes:
-        max_new_tokens: One limit, or one for each row; at least 1.
+        max_new_tokens: One limit, or one for each row; at least 1. What a row does not emit costs nothing.
+        min_new_tokens: New tokens before a stop id may be one: until then stop ids are banned. One, or one a row.
         sampling: How tokens are drawn from the target; values for all rows or for each.
         stop_ids: Token ids that end a row, for all rows or a list for each row. The stop token is kept. None, or -1
             among them, stops nothing.
@@ -44,6 +45,7 @@ class Asked:
     sampling: Sampling = GREEDY
     stop_ids: Iterable[int] | Sequence[Iterable[int]] | None = ()
     draft_temperature: float | Sequence[float] | None = None
+    min_new_tokens: int | Sequence[int] = 0
     logprobs: bool = True
     prefill_chunk: int = PREFILL_CHUNK
     first_capacity: int | None = None
@@ -140,12 +142,17 @@ def checked(
         )
     if asked.prefill_chunk < 1:
         raise ValueError(f"prefill_chunk={asked.prefill_chunk}; a chunk has at least 1 token.")
+    stop_ids = _stop_ids(asked.stop_ids, len(texts), target.vocab_size)
+    options = sampling.options(
+        asked.sampling, asked.draft_temperature, len(texts), target.vocab_size, asked.min_new_tokens
+    )
+    _check_end(options, limits, stop_ids, target.vocab_size)
     return Request(
         prompts=texts,
         max_new_tokens=limits,
-        stop_ids=_stop_ids(asked.stop_ids, len(texts), target.vocab_size),
+        stop_ids=stop_ids,
         keys=_keys(key, len(texts)),
-        options=sampling.options(asked.sampling, asked.draft_temperature, len(texts), target.vocab_size),
+        options=options,
         with_logprobs=asked.logprobs,
         prefill_chunk=asked.prefill_chunk,
         first_capacity=asked.first_capacity,
@@ -188,11 +195,29 @@ def _limits(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
     return np.broadcast_to(limits.astype(np.int32), (batch,))
 
 
+def _check_end(options: sampling.Options, limits: np.ndarray, stop_ids: np.ndarray, vocab_size: int) -> None:
+    """Raises where a row must be longer than it may be, or has nothing to emit before it may stop."""
+    if options.min_new_tokens is None:
+        return
+    least = np.asarray(options.min_new_tokens)
+    if (least > limits).any():
+        row = int(np.argmax(least > limits))
+        raise ValueError(f"min_new_tokens={least[row]} is more than max_new_tokens={limits[row]}; ask for fewer.")
+    banned = np.zeros((len(limits), vocab_size), bool) if options.bias is None else np.isneginf(options.bias)
+    for row in np.flatnonzero(least > 0):
+        if len({*np.flatnonzero(banned[row]).tolist(), *stop_ids[row][stop_ids[row] >= 0].tolist()}) == vocab_size:
+            raise ValueError(
+                f"min_new_tokens={least[row]} bans the stop ids, and the bias all others; leave one token."
+            )
+
+
 def _stop_ids(stop_ids: Any, batch: int, vocab_size: int) -> np.ndarray:
     """`[B, K]` stop ids; K is a power of two, so that their number seldom compiles anything."""
+    if stop_ids is not None and not isinstance(stop_ids, Iterable | int | np.integer):
+        raise ValueError(f"stop_ids={stop_ids!r}; give token ids, or a list of them for each row.")
     listed = [] if stop_ids is None else [stop_ids] if isinstance(stop_ids, _INTEGER) else list(stop_ids)
     is_shared = all(isinstance(stop, _INTEGER) for stop in listed)
-    rows = [listed] if is_shared else [[stop] if isinstance(stop, _INTEGER) else list(stop) for stop in listed]
+    rows = [listed] if is_shared else [list(stop) if isinstance(stop, Iterable) else [stop] for stop in listed]
     if not is_shared and len(rows) != batch:
         raise ValueError(f"stop_ids has {len(rows)} lists for {batch} rows; give one list of ids, or one for each row.")
     for stop in (stop for row in rows for stop in row):

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxspec import cache
+from jaxspec import cache, sampling
 from jaxspec.base import Context, Model, Params
-from jaxspec.sampling import NOTHING, Options
+from jaxspec.sampling import NOTHING, Options, Past
 
 PAD_STOP = -1
 """Fills up a row's stop ids; no token has it."""
@@ -182,6 +182,34 @@ def grow(decoder: Decoder, state: State, slots: int) -> State:
 def round_key(row: Row) -> jax.Array:
     """The random key of this round: never the same for two rounds of a row, nor for two rows."""
     return jax.random.fold_in(row.key, row.num_rounds)
+
+
+def reading(row: Row, vocab_size: int) -> Row:
+    """The row with what its options read of its text, up to its newest token: itself where they read nothing.
+
+    A row is carried without it; it belongs to a position in a round, and `behind` gives that of a later one.
+    """
+    options = row.options
+    if options.past is not None:
+        return row
+    return with_past(
+        row,
+        sampling.past_of(
+            options.penalties,
+            options.min_new_tokens,
+            options.bad_words,
+            row.tokens,
+            row.num_tokens,
+            row.prompt_length,
+            row.stop_ids,
+            vocab_size,
+        ),
+    )
+
+
+def with_past(row: Row, past: Past | None) -> Row:
+    """The row whose options read another position's past."""
+    return row if past is None else row._replace(options=row.options._replace(past=past))
 
 
 def emit(row: Row, tokens: jax.Array, count: jax.Array, logprobs: jax.Array | None) -> tuple[Row, jax.Array]:

@@ -103,6 +103,7 @@ def argmax(values: jax.Array) -> jax.Array:
 
 def without_nan(values: jax.Array) -> jax.Array:
     """The values with +inf in place of NaN, which XLA's maxima may or may not pass on."""
+    _check_row(values)
     return jnp.where(jnp.isnan(values), jnp.inf, values)
 
 

@@ -1,7 +1,8 @@
 """From logits to distributions: the one pipeline that every method uses.
 
-Target logits pass through bias, temperature, top-k, top-p and min-p, in this order; draft logits through bias and the
-draft's own temperature only (filtering a draft is lossless too, but can leave its siblings without support). All
+Target logits pass through bias, penalties, bans (words, and stop ids before a length), temperature, top-k, top-p and
+min-p, in this order; draft logits through what stands before temperature and the draft's own temperature only
+(filtering a draft is lossless too, but can leave its siblings without support). All
 functions are written for one row and work in float32 whatever the network's dtype.
 """
 
@@ -12,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.sampling import past
 from jaxspec.sampling.draws import argmax, without_nan
 from jaxspec.sampling.settings import Options
 
 
 def adjust(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
-    """`[V]` float32 logits with what acts on logits before temperature: the bias.
+    """`[V]` float32 logits with what acts on logits before temperature: bias, penalties, bans.
 
     Args:
-        options: The row's options.
+        options: The row's options; with the position's `past` where they read it.
         logits: `[V]`, or `[len(ids)]` where they are those of some tokens only.
         ids: The tokens that the logits belong to; None: all, in order.
 
@@ -29,9 +31,15 @@ def adjust(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -
     """
     _check_row(options, logits, ids)
     logits = logits.astype(jnp.float32)
-    if options.bias is None:
-        return logits
-    return logits + (options.bias if ids is None else options.bias[ids])
+    if options.bias is not None:
+        logits = logits + (options.bias if ids is None else options.bias[ids])
+    if options.penalties is not None:
+        logits = past.penalised(options.penalties, options.past, logits, ids)
+    if options.bad_words is not None:
+        logits = past.unworded(options.bad_words, options.past, logits, ids)
+    if options.min_new_tokens is not None:
+        logits = past.unstopped(options.min_new_tokens, options.past, logits, ids)
+    return logits
 
 
 def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
@@ -54,7 +62,7 @@ def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
 
 
 def draft_logits(options: Options, logits: jax.Array, ids: np.ndarray | None = None) -> jax.Array:
-    """Float32 logits that the draft proposes from: with bias, over its temperature where that is not 0.
+    """Float32 logits that the draft proposes from: adjusted, over its temperature where that is not 0.
 
     Arguments as for `adjust`.
     """
@@ -74,9 +82,8 @@ def _check_row(options: Options, logits: jax.Array, ids: np.ndarray | None) -> N
         chex.assert_shape(logits, (len(ids),))
     elif options.bias is not None:
         chex.assert_shape(options.bias, logits.shape)
-    for value in options._replace(bias=None):
-        if value is not None:
-            chex.assert_rank(value, 0, custom_message="options of one row; vmap over a batch's")
+    for value in jax.tree.leaves(options._replace(bias=None, bad_words=None, past=None)):
+        chex.assert_rank(value, 0, custom_message="options of one row; vmap over a batch's")
 
 
 def _temper(logits: jax.Array, temperature: jax.Array) -> jax.Array:

@@ -13,6 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxspec.sampling.given import bias_of, rows, words_of
+from jaxspec.sampling.past import Past, Penalties
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampling:
@@ -26,6 +29,16 @@ class Sampling:
             all. It reads the distribution that temperature and top-k leave.
         min_p: Drops tokens below `min_p` times the largest probability; 0 drops none.
         bias: Added to the logits before everything else: `{token: value}`, `[V]` or `[B, V]`; -inf bans a token.
+        frequency_penalty: Subtracted from a token's logit for each time that the text holds it; below 0 favours it.
+        presence_penalty: Subtracted once from the logit of a token that the text holds.
+        repetition_penalty: Above 0. If the text holds a token, its logit is divided by this where it is above 0, and
+            multiplied where it is not. It comes before the two others.
+        penalise_prompt: Whether the prompt belongs to the text that the penalties read, beside the new tokens.
+        bad_words: What is never emitted: token ids, and lists of ids that are not emitted one after another (the
+            beginning may stand in the prompt). For all rows; or one list for each row, of words that are lists.
+
+    Penalties and bans hold for every token on the path of a draft, so that they are as exact as without one. A profile
+    does not foresee them: penalties make a draft's tokens less often right where they change what both models favour.
     """
 
     temperature: float | Sequence[float] | np.ndarray = 0.0
@@ -33,6 +46,11 @@ class Sampling:
     top_p: float | Sequence[float] | np.ndarray = 1.0
     min_p: float | Sequence[float] | np.ndarray = 0.0
     bias: Mapping[int, float] | np.ndarray | jax.Array | None = None
+    frequency_penalty: float | Sequence[float] | np.ndarray = 0.0
+    presence_penalty: float | Sequence[float] | np.ndarray = 0.0
+    repetition_penalty: float | Sequence[float] | np.ndarray = 1.0
+    penalise_prompt: bool | Sequence[bool] | np.ndarray = False
+    bad_words: Sequence[int | Sequence[int]] | Sequence[Sequence[Sequence[int]]] = ()
 
 
 GREEDY = Sampling()
@@ -50,6 +68,11 @@ class Options(NamedTuple):
         top_p: `[]` float32.
         min_p: `[]` float32.
         bias: `[V]` float32.
+        penalties: See there.
+        bad_words: `[K, L]` int32, filled up with `past.ANYTHING` in front, and with words that are nothing else.
+        min_new_tokens: `[]` int32, how many new tokens a row has before a stop id may be one.
+        past: What the last three read of the text in front of a position. A row carries none; `decode.state.reading`
+            and `behind` give the one of a position.
     """
 
     temperature: jax.Array | None = None
@@ -60,9 +83,15 @@ class Options(NamedTuple):
     top_p: jax.Array | None = None
     min_p: jax.Array | None = None
     bias: jax.Array | None = None
+    penalties: Penalties | None = None
+    bad_words: jax.Array | None = None
+    min_new_tokens: jax.Array | None = None
+    past: Past | None = None
 
 
-def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: int) -> Options:
+def options(
+    sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: int, min_new_tokens: Any = 0
+) -> Options:
     """The options of a batch, checked, each with a leading axis of B rows.
 
     Args:
@@ -70,23 +99,30 @@ def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: 
         draft_temperature: Like `Sampling.temperature`, for the draft; None: the target's.
         batch: B.
         vocab_size: V of the target.
+        min_new_tokens: New tokens before a row may stop.
 
     Raises:
         ValueError: A value out of range or of another length than B.
     """
-    temperature = _rows("temperature", sampling.temperature, batch, np.float32, 0.0, math.inf)
+    temperature = rows("temperature", sampling.temperature, batch, np.float32, 0.0, math.inf)
     draft = temperature
     if draft_temperature is not None:
-        draft = _rows("draft_temperature", draft_temperature, batch, np.float32, 0.0, math.inf)
-    top_k = _rows("top_k", sampling.top_k, batch, np.int32, 0, 2**31 - 1)
-    top_p = _rows("top_p", sampling.top_p, batch, np.float32, 0.0, 1.0)
+        draft = rows("draft_temperature", draft_temperature, batch, np.float32, 0.0, math.inf)
+    top_k = rows("top_k", sampling.top_k, batch, np.int32, 0, 2**31 - 1)
+    top_p = rows("top_p", sampling.top_p, batch, np.float32, 0.0, 1.0)
     if (top_p == 0).any():
         raise ValueError("top_p=0 keeps no token; give a value above 1.2e-38, or temperature=0 for greedy decoding.")
-    min_p = _rows("min_p", sampling.min_p, batch, np.float32, 0.0, 1.0)
-    bias = _bias(sampling.bias, batch, vocab_size)
+    min_p = rows("min_p", sampling.min_p, batch, np.float32, 0.0, 1.0)
+    least = rows("min_new_tokens", min_new_tokens, batch, np.int32, 0, 2**31 - 1)
+    always = Options(
+        bias=bias_of(sampling.bias, batch, vocab_size),
+        penalties=_penalties(sampling, batch),
+        bad_words=words_of(sampling.bad_words, batch, vocab_size),
+        min_new_tokens=jnp.asarray(least) if least.any() else None,
+    )
     if not temperature.any() and not draft.any():  # filters never remove the arg-max
-        return Options(bias=bias)
-    return Options(
+        return always
+    return always._replace(
         temperature=jnp.asarray(temperature),
         draft_temperature=jnp.asarray(draft),
         is_greedy=None if temperature.all() else jnp.asarray(temperature == 0),
@@ -94,49 +130,17 @@ def options(sampling: Sampling, draft_temperature: Any, batch: int, vocab_size: 
         top_k=jnp.asarray(top_k) if top_k.any() else None,
         top_p=jnp.asarray(top_p) if (top_p < 1).any() else None,
         min_p=jnp.asarray(min_p) if min_p.any() else None,
-        bias=bias,
     )
 
 
-def _rows(name: str, value: Any, batch: int, dtype: Any, low: float, high: float) -> np.ndarray:
-    """`[B]` values of one option, checked as the `dtype` that they get; what float32 holds as a subnormal is 0."""
-    array = np.asarray(value)
-    if array.ndim > 1 or (array.ndim == 1 and array.shape != (batch,)):
-        raise ValueError(f"{name} has shape {array.shape}; give one value, or one for each of the {batch} rows.")
-    if array.dtype.kind not in "iuf" or (dtype is np.int32 and array.dtype.kind == "f"):
-        raise ValueError(f"{name}={value!r} is not {'an integer' if dtype is np.int32 else 'a number'}.")
-    with np.errstate(over="ignore"):
-        cast = array.astype(dtype)
-    if dtype is np.float32:
-        cast = np.where(np.abs(cast) < np.finfo(np.float32).tiny, np.float32(0.0), cast)
-    wrong = ~((array >= low) & (array <= high) & np.isfinite(cast))
-    if wrong.any():
-        bound = f"at least {low:g}" if math.isinf(high) or high > 1 else f"between {low:g} and {high:g}"
-        raise ValueError(f"{name}={array[wrong].flat[0]} is out of range: it must be {bound}, and finite in float32.")
-    return np.ascontiguousarray(np.broadcast_to(cast, (batch,)))
-
-
-def _bias(bias: Any, batch: int, vocab_size: int) -> jax.Array | None:
-    """`[B, V]` logit bias, checked; None where there is none."""
-    if bias is None or (isinstance(bias, Mapping) and not bias):
+def _penalties(sampling: Sampling, batch: int) -> Penalties | None:
+    """`[B]` each; None where no row has any."""
+    frequency = rows("frequency_penalty", sampling.frequency_penalty, batch, np.float32, -math.inf, math.inf)
+    presence = rows("presence_penalty", sampling.presence_penalty, batch, np.float32, -math.inf, math.inf)
+    repetition = rows("repetition_penalty", sampling.repetition_penalty, batch, np.float32, 0.0, math.inf)
+    if (repetition == 0).any():
+        raise ValueError("repetition_penalty=0 is out of range: it must be above 0; 1 changes nothing.")
+    counts_prompt = rows("penalise_prompt", sampling.penalise_prompt, batch, np.bool_, 0, 1)
+    if not frequency.any() and not presence.any() and (repetition == 1).all():
         return None
-    if isinstance(bias, Mapping):
-        dense = np.zeros(vocab_size, np.float32)
-        for token, value in bias.items():
-            if not 0 <= token < vocab_size:
-                raise ValueError(
-                    f"bias names token {token}; the target's vocabulary has the ids 0 to {vocab_size - 1}."
-                )
-            dense[token] = value
-    else:
-        dense = np.asarray(bias, np.float32)
-    if dense.shape not in ((vocab_size,), (batch, vocab_size)):
-        raise ValueError(
-            f"bias has shape {dense.shape}; give {{token: value}}, [{vocab_size}] or [{batch}, {vocab_size}]."
-        )
-    if np.isnan(dense).any() or np.isposinf(dense).any():
-        raise ValueError("bias holds NaN or +inf; give finite values, or -inf to ban a token.")
-    dense = np.broadcast_to(dense, (batch, vocab_size))
-    if np.isneginf(dense).all(axis=1).any():
-        raise ValueError("bias bans every token of a row; leave at least one.")
-    return jnp.asarray(dense)
+    return Penalties(*map(jnp.asarray, (frequency, presence, repetition, counts_prompt)))

@@ -11,7 +11,7 @@ from laws import KEPT_TARGET, MODEL, PARAMS, TARGET, kept_params, law
 from methods import of
 from toys import KeptTableLM, TableLM
 
-from jaxspec import decode, sampling
+from jaxspec import decode
 
 BAD = {
     "NaN": np.float32(np.nan),
@@ -99,14 +99,3 @@ def test_a_bias_that_bans_all_of_a_reduced_draft(method):
     counts = np.bincount((tokens[1::2] == 3)[:, :2] @ [2, 1], minlength=4)
     assert reference.chi_square_excess(counts, two[0][:, None] * two[[1, 3]]) < 5
     assert set(tokens.ravel().tolist()) == {1, 3}
-
-
-@pytest.mark.parametrize("value", [1e-38, 1e-45, 1e-300, 0.0])
-def test_a_temperature_that_float32_cannot_hold_is_greedy(value):
-    """On the host and on the device: below the smallest normal number, which devices take for 0."""
-    assert sampling.options(decode.Sampling(value), None, 1, 3).temperature is None
-    mixed = sampling.options(decode.Sampling([value, 1.0]), None, 2, 3)
-    assert mixed.is_greedy is not None
-    assert mixed.is_greedy.tolist() == [True, False]
-    assert mixed.temperature is not None
-    assert mixed.temperature.tolist() == [0.0, 1.0]

@@ -127,11 +127,12 @@ class BranchDecoder:
     def resolve(self, row: Row, branches: Branches, logits: jax.Array, key: jax.Array) -> Verdict:
         """The pending tokens, then the candidates, against the target's `[G, V]` logits; the key is the round's."""
         chex.assert_shape(logits, (self.length, None))
+        row = states.reading(row, self.target.vocab_size)
         if row.options.temperature is None:
             return self._resolve_greedy(row, branches, logits)
 
         def outcome(place: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return self.test(row, branches, place, logits[place])
+            return self.test(self.drafter.at_place(row, branches.line, place), branches, place, logits[place])
 
         def onward(place: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
             del child  # a pending token is the only one at its place; the walk ends with a candidate
@@ -145,7 +146,7 @@ class BranchDecoder:
         """One position's `[C]` acceptance probabilities, and the `[V]` law of the correction when all fail.
 
         Args:
-            row: The row, with its options.
+            row: The row, with its options, whose past is that of the position.
             branches: Its line, pending tokens and candidates.
             place: `[]` int32 position on the line, up to the branch point.
             logits: `[V]` of the target there.
@@ -230,8 +231,10 @@ class BranchDecoder:
 
     def _resolve_greedy(self, row: Row, branches: Branches, logits: jax.Array) -> Verdict:
         """Every token against the arg-max in front of it: no vocabulary-size work but that."""
-        best = jax.vmap(lambda one: sampling.argmax(sampling.adjust(row.options, one)))(logits)
         places = jnp.arange(self.length, dtype=jnp.int32)
+        best = jax.vmap(lambda past, one: sampling.argmax(sampling.adjust(row.options._replace(past=past), one)))(
+            self._pasts(row, branches, places), logits
+        )
         stands = (branches.line.tokens == best) & (places < branches.num_pending)
         place = jnp.argmin(stands).astype(jnp.int32)  # the branch point at the latest
         is_fork = place == branches.num_pending
@@ -240,6 +243,12 @@ class BranchDecoder:
         accept = jnp.where((places == place)[:, None], matches[None], (places < place)[:, None] & first[None])
         branch = jnp.argmax(matches).astype(jnp.int32)
         return Verdict(place, branch, matches.any(), best[place], accept.astype(jnp.float32))
+
+    def _pasts(self, row: Row, branches: Branches, places: jax.Array) -> sampling.Past | None:
+        """What the options read in front of each of the `[G]` places."""
+        if row.options.past is None:
+            return None
+        return jax.vmap(lambda place: self.drafter.at_place(row, branches.line, place).options.past)(places)
 
 
 def branch_decoder(

@@ -67,7 +67,7 @@ class BranchDrafter:
 
         def first_position() -> Line:
             output = self._read(params, state, entries, state.row.root, jnp.zeros((), jnp.int32))
-            return self._propose(state.row, 0, PROPOSAL, output.logits[0])
+            return self._propose(states.reading(state.row, self.target.vocab_size), 0, PROPOSAL, output.logits[0])
 
         line = jax.tree.map(
             lambda leaf: jnp.zeros((self.length, *leaf.shape), leaf.dtype), jax.eval_shape(first_position)
@@ -132,6 +132,12 @@ class BranchDrafter:
         num_pending = jnp.where(verdict.survives, cutting.kept, 0)
         return Memory(line, entries, num_pending, ~verdict.survives, cutting.label, *self._kept(evidence))
 
+    def at_place(self, row: Row, line: Line, place: jax.Array) -> Row:
+        """The row as its options read it at a `[]` place of a line: the line's tokens in front are in the text."""
+        if row.options.past is None:
+            return row
+        return states.with_past(row, sampling.behind(row.options.past, line.tokens, place))
+
     def position(self, logits: jax.Array, drawn: jax.Array, probs: jax.Array | None) -> Line:
         """One position of a line (no leading axis), from what was drawn there; draws nothing.
 
@@ -188,13 +194,13 @@ class BranchDrafter:
 
         One draft call of C rows for each of the G steps.
         """
-        row, memory, count = state.row, state.memory, self.max_branches
+        row, memory, count = states.reading(state.row, self.target.vocab_size), state.memory, self.max_branches
         empty = self.draft.empty(self.length * (1 + count))
         block = cache.write(self.draft, empty, memory.entries, 0)
         indices = jnp.arange(count, dtype=jnp.int32)
 
-        def step(carry: tuple[Entries, _Reading], place: jax.Array) -> tuple[tuple[Entries, _Reading], Line]:
-            block, reading = carry
+        def step(carry: tuple[Entries, _Reading, sampling.Past | None], place: jax.Array) -> tuple[tuple, Line]:
+            block, reading, pasts = carry
             output = base.forward(
                 self.draft,
                 params["draft"],
@@ -204,13 +210,17 @@ class BranchDrafter:
                 self._slot(place, 0),
                 reading.sees,
             )
-            branch_step = jax.vmap(self.branch_step, in_axes=(None, None, None, 0, 0, 0))
-            positions, reading = branch_step(row, memory.num_pending, place, indices, is_active, output.logits)
-            return (output.block, reading), positions
+            positions, reading = jax.vmap(
+                lambda past, *branch: self.branch_step(states.with_past(row, past), memory.num_pending, place, *branch)
+            )(pasts, indices, is_active, output.logits)
+            return (output.block, reading, sampling.behind_each(pasts, positions.tokens)), positions
 
         start = jax.vmap(self._reading, in_axes=(None, None, None, 0, 0, 0))
         reading = start(row, memory.num_pending, jnp.zeros((), jnp.int32), indices, is_active, candidates)
-        (block, _), lines = jax.lax.scan(step, (block, reading), jnp.arange(self.length, dtype=jnp.int32))
+        fork = self.at_place(row, memory.line, memory.num_pending).options.past
+        pasts = sampling.behind_each(jax.tree.map(lambda leaf: jnp.stack([leaf] * count), fork), candidates)
+        places = jnp.arange(self.length, dtype=jnp.int32)
+        (block, *_), lines = jax.lax.scan(step, (block, reading, pasts), places)
         return block, jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), lines)
 
     def _reading(
@@ -242,14 +252,14 @@ class BranchDrafter:
         One draft forward over one token for each: the root, then the line's. No forward is run where no row of the
         batch is fresh, and rows that are not stay as they are.
         """
-        row, memory = state.row, state.memory
+        row, memory = states.reading(state.row, self.target.vocab_size), state.memory
         count = jnp.where(memory.is_fresh & ~row.is_finished, count, 0)
 
         def step(carry: tuple) -> tuple:
             place, entries, line = carry
             token = jnp.where(place == 0, row.root, line.tokens[place - 1])
             output = self._read(params, state, entries, token, place)
-            position = self._propose(row, place, purpose, output.logits[0])
+            position = self._propose(self.at_place(row, line, place), place, purpose, output.logits[0])
             choose = functools.partial(jnp.where, place < count)
             line = jax.tree.map(lambda old, new: old.at[place].set(choose(new, old[place])), line, position)
             return place + 1, jax.tree.map(choose, output.block, entries), line

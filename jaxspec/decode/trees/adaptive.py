@@ -7,7 +7,6 @@ draw, and a drawn token is always verified, so the emitted law is the target's.
 """
 
 import dataclasses
-import functools
 import math
 from typing import NamedTuple
 
@@ -93,8 +92,11 @@ class AdaEDL:
 
     def draft_tree(self, params: dict[str, Params], state: State, key: jax.Array) -> Drafted:
         """The round's draws from the draft: as many as the row's threshold lets through."""
-        propose = functools.partial(self.chain.propose, state.row, key)
-        goes_on = functools.partial(self.goes_on, state)
+
+        def goes_on(row: Row, logits: jax.Array) -> jax.Array:
+            return self.goes_on(state._replace(row=row), logits)
+
+        propose = self.chain.proposing(key)
         return draft_chain(self.chain.draft, self.chain.tree, params["draft"], state, propose, goes_on)
 
     def test(

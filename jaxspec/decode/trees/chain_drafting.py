@@ -6,17 +6,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxspec import sampling
 from jaxspec.base import Entries, Model, Params
 from jaxspec.decode import batching
-from jaxspec.decode.state import State
+from jaxspec.decode.state import Row, State
 from jaxspec.decode.trees import structure
 from jaxspec.decode.trees.drafter import Drafted
-from jaxspec.decode.trees.drafting import Propose, first_step, stacked, step_of
+from jaxspec.decode.trees.drafting import Nodes, Propose, first_step, stacked, step_of
 from jaxspec.decode.trees.levels import constants_of
 from jaxspec.tree import TokenTree
 
-GoesOn = Callable[[jax.Array], jax.Array]
-"""From `[V]` draft logits to `[]` bool."""
+GoesOn = Callable[[Row, jax.Array], jax.Array]
+"""From the row as its options read it at a node, and the node's `[V]` draft logits, to `[]` bool."""
 
 
 def draft_chain(
@@ -37,9 +38,9 @@ def draft_chain(
     """
     row = state.row
 
-    def propose_and_judge(node: jax.Array, logits: jax.Array, count: int) -> tuple[jax.Array, Any]:
-        children, probs = propose(node, logits, count)
-        return children, (probs, goes_on(logits))
+    def propose_and_judge(row: Row, node: jax.Array, logits: jax.Array, count: int) -> tuple[jax.Array, Any]:
+        children, probs = propose(row, node, logits, count)
+        return children, (probs, goes_on(row, logits))
 
     step = step_of(draft, chain, params, state, propose_and_judge)
     block, first, (probs, _) = first_step(draft, chain, state, step)
@@ -48,7 +49,8 @@ def draft_chain(
     drafted = _Chain(
         depth=jnp.int32(1),
         block=block,
-        tokens=jnp.zeros(chain.size, jnp.int32).at[:2].set(jnp.concatenate([row.root[None], first])),
+        tokens=jnp.zeros(chain.size, jnp.int32).at[:2].set(jnp.concatenate([row.root[None], first.tokens])),
+        pasts=first.pasts,
         probs=None if probs is None else jnp.zeros((chain.depth, probs.shape[1]), jnp.float32).at[:1].set(probs),
         num_drafted=jnp.minimum(room, 1),
         is_open=~row.is_finished & (room > 1),
@@ -59,12 +61,14 @@ def draft_chain(
         def extend(carry: _Chain, levels: Any = levels) -> _Chain:
             depth = carry.depth
             level = jax.tree.map(lambda leaves: leaves[depth - 1], levels)
-            block, token, (probs, is_confident) = step(1, carry.block, carry.tokens[depth][None], level)
+            nodes = Nodes(carry.tokens[depth][None], carry.pasts)
+            block, below, (probs, is_confident) = step(1, carry.block, nodes, level)
             is_drafted = carry.is_open & is_confident[0]
             return _Chain(
                 depth=depth + 1,
                 block=block,
-                tokens=carry.tokens.at[depth + 1].set(token[0]),
+                tokens=carry.tokens.at[depth + 1].set(below.tokens[0]),
+                pasts=below.pasts,
                 probs=None if carry.probs is None else carry.probs.at[depth].set(probs[0]),
                 num_drafted=carry.num_drafted + is_drafted.astype(jnp.int32),
                 is_open=is_drafted & (depth + 1 < room),
@@ -82,6 +86,7 @@ class _Chain(NamedTuple):
     depth: jax.Array  # [] of the newest drafted token
     block: Entries
     tokens: jax.Array  # [G + 1]
+    pasts: sampling.Past | None  # of the newest drafted token, with an axis of 1 in front
     probs: jax.Array | None  # [G, V]
     num_drafted: jax.Array  # []
     is_open: jax.Array  # [] whether the next token may be drafted

@@ -89,11 +89,11 @@ class TreeDecoder:
 
     def round(self, params: dict[str, Params], state: State) -> tuple[State, Info]:
         """Draft the tree, verify it in one forward, emit and commit the accepted path."""
-        key = states.round_key(state.row)
-        drafted = self.drafter.draft_tree(params, state, key)
+        key, read = states.round_key(state.row), states.reading(state.row, self.target.vocab_size)
+        drafted = self.drafter.draft_tree(params, state._replace(row=read), key)
         _check(self.drafter, drafted)
         output = self.verify(params, state, drafted)
-        resolved = self.resolve(state.row, drafted, output.logits, key)
+        resolved = self.resolve(read, drafted, output.logits, key)
         accepted = self.emit(state.row, drafted, output.logits, resolved)
         target = self.commit_target(state, output, accepted)
         contexts, memory = self.drafter.resume(params, state, drafted, output, accepted)
@@ -115,6 +115,7 @@ class TreeDecoder:
 
     def resolve(self, row: Row, drafted: Drafted, logits: jax.Array, key: jax.Array) -> Resolved:
         """What the target's `[N, V]` logits make of the drafted tree."""
+        row = states.reading(row, self.target.vocab_size)
         if row.options.temperature is None:
             return self._resolve_greedy(row, drafted, logits)
         return self._resolve_sampled(row, drafted, logits, key)
@@ -169,7 +170,9 @@ class TreeDecoder:
     def _resolve_greedy(self, row: Row, drafted: Drafted, logits: jax.Array) -> Resolved:
         """The longest path on which every token is the arg-max at its parent: no vocabulary-size work but that."""
         structure = drafted.structure
-        best = jax.vmap(lambda node_logits: sampling.argmax(sampling.adjust(row.options, node_logits)))(logits)
+        best = jax.vmap(lambda past, one: sampling.argmax(sampling.adjust(row.options._replace(past=past), one)))(
+            self._pasts(row, drafted), logits
+        )
         matches = (drafted.tokens == best[jnp.maximum(structure.parents, ROOT)]) & drafted.is_active
         matches = matches.at[ROOT].set(True)
         is_reached = (matches[None] | ~structure.mask).all(axis=1)
@@ -189,7 +192,8 @@ class TreeDecoder:
 
         def outcome(node: jax.Array) -> tuple[jax.Array, jax.Array]:
             children, active = children_of(node)
-            return self.drafter.test(row, drafted, node, logits[node], drafted.tokens[children], active)
+            at_node = states.with_past(row, self._past(row, drafted, node))
+            return self.drafter.test(at_node, drafted, node, logits[node], drafted.tokens[children], active)
 
         def onward(node: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
             return drafted.structure.children[node, child], jnp.ones((), bool)
@@ -197,6 +201,19 @@ class TreeDecoder:
         end, token = walk(outcome, onward, key, self.depth, self.max_children, logits.shape[1])
         _, active = children_of(end.place)
         return Resolved(end.place, token, end.accept, end.steps + active.any().astype(jnp.int32))
+
+    def _past(self, row: Row, drafted: Drafted, node: jax.Array) -> sampling.Past | None:
+        """What the options read in front of the token behind a node: the node and its ancestors are in the text."""
+        if row.options.past is None:
+            return None
+        path = drafted.tokens[drafted.structure.paths[node]]
+        return sampling.behind(row.options.past, path[1:], drafted.structure.depths[node])
+
+    def _pasts(self, row: Row, drafted: Drafted) -> sampling.Past | None:
+        """The same of all N nodes."""
+        if row.options.past is None:
+            return None
+        return jax.vmap(lambda node: self._past(row, drafted, node))(jnp.arange(drafted.tokens.shape[0]))
 
 
 def _check(drafter: Drafter, drafted: Drafted) -> None:

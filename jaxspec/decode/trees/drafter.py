@@ -95,7 +95,7 @@ class Drafter(Protocol):
 
         Args:
             params: Parameters by name.
-            state: At the beginning of the round.
+            state: At the beginning of the round, with a row whose options have their past (`decode.state.reading`).
             key: The round's; a draw's own is folded from it (`proposals.key_of`, purpose `PROPOSAL`).
         """
         ...
@@ -109,7 +109,7 @@ class Drafter(Protocol):
         `proposals.matched` for children that depend on nothing but what is in front of them.
 
         Args:
-            row: With the sampling options.
+            row: With the sampling options, whose past is that of the node.
             drafted: The tree.
             node: `[]` int32.
             logits: `[V]` of the target there.

@@ -2,24 +2,38 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxspec import base, cache
+from jaxspec import base, cache, sampling
 from jaxspec.base import Context, Entries, Model, Params
-from jaxspec.decode.state import State
+from jaxspec.decode import state as states
+from jaxspec.decode.state import Row, State
 from jaxspec.decode.trees import structure
 from jaxspec.decode.trees.drafter import Accepted, Drafted
 from jaxspec.decode.trees.levels import Constants, Level, Run, constants_of
 from jaxspec.tree import TokenTree
 
-Propose = Callable[[jax.Array, jax.Array, int], tuple[jax.Array, Any]]
-"""From a node's id, its `[V]` draft logits and a count C to `[C]` children and what else is to be known of them, such
-as the distribution that they come from."""
+Propose = Callable[[Row, jax.Array, jax.Array, int], tuple[jax.Array, Any]]
+"""From the row as its options read it at a node, the node's id, its `[V]` draft logits and a count C to `[C]` children
+and what else is to be known of them, such as the distribution that they come from."""
 
-Step = Callable[..., tuple[Entries, jax.Array, Any]]
+
+class Nodes(NamedTuple):
+    """The n nodes of a depth.
+
+    Attributes:
+        tokens: `[n]` int32.
+        pasts: What the options read behind each of them, with a leading axis of n; None where they read nothing.
+    """
+
+    tokens: jax.Array
+    pasts: sampling.Past | None
+
+
+Step = Callable[..., tuple[Entries, Nodes, Any]]
 """One draft step: `draft_level` with everything that is the same for all of a round's steps."""
 
 
@@ -33,15 +47,14 @@ def draft_tree(draft: Model, tree: TokenTree, params: Params, state: State, prop
         draft: The draft.
         tree: The tree.
         params: The draft's parameters.
-        state: The state at the beginning of the round.
+        state: The state at the beginning of the round; its row's options have their past (`decode.state.reading`).
         propose: Draws a node's children.
     """
     step, runs = step_of(draft, tree, params, state, propose), constants_of(tree).runs
-    block, level_tokens, probs = first_step(draft, tree, state, step)
-    tokens, distributions = [state.row.root[None], level_tokens], [probs]
+    block, nodes, probs = first_step(draft, tree, state, step)
+    tokens, distributions = [state.row.root[None], nodes.tokens], [probs]
     for run in runs[1:]:
-        block, run_tokens, run_probs = _draft_run(step, block, level_tokens, run)
-        level_tokens = run_tokens[-1]
+        block, nodes, run_tokens, run_probs = _draft_run(step, block, nodes, run)
         tokens.append(run_tokens.reshape(-1))
         distributions.append(None if run_probs is None else run_probs.reshape(-1, run_probs.shape[-1]))
     shape = structure.of_tree(tree)
@@ -76,7 +89,7 @@ def step_of(draft: Model, tree: TokenTree, params: Params, state: State, propose
     return functools.partial(_draft_level, draft, params, state, propose, constants_of(tree))
 
 
-def first_step(draft: Model, tree: TokenTree, state: State, step: Step) -> tuple[Entries, jax.Array, Any]:
+def first_step(draft: Model, tree: TokenTree, state: State, step: Step) -> tuple[Entries, Nodes, Any]:
     """The root's step, as `_draft_level` gives it.
 
     The draft's context lacks the token before the root (it was a leaf, or the rule's own), so this step carries that
@@ -85,7 +98,8 @@ def first_step(draft: Model, tree: TokenTree, state: State, step: Step) -> tuple
     row, constants = state.row, constants_of(tree)
     previous = row.tokens[jnp.maximum(row.num_tokens - 2, 0)][None]
     [root], num_children = constants.runs[0]
-    return step(num_children, draft.empty(constants.num_slots), row.root[None], root, previous)
+    nodes = Nodes(row.root[None], jax.tree.map(lambda leaf: leaf[None], row.options.past))
+    return step(num_children, draft.empty(constants.num_slots), nodes, root, previous)
 
 
 def stacked(run: Run) -> Level:
@@ -93,21 +107,21 @@ def stacked(run: Run) -> Level:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *run.levels)
 
 
-def _draft_run(step: Step, block: Entries, level_tokens: jax.Array, run: Run) -> tuple[Entries, jax.Array, Any]:
-    """The block after a run, its `[levels, nodes]` tokens and `[levels, E, V]` distributions.
+def _draft_run(step: Step, block: Entries, nodes: Nodes, run: Run) -> tuple[Entries, Nodes, jax.Array, Any]:
+    """The block after a run, its last nodes, all its `[levels, nodes]` tokens, and `[levels, E, V]` distributions.
 
     Several levels are one scan, so that the compile time does not grow with a chain's length.
     """
     if len(run.levels) == 1:
-        block, tokens, probs = step(run.num_children, block, level_tokens, run.levels[0])
-        return block, tokens[None], None if probs is None else probs[None]
+        block, nodes, probs = step(run.num_children, block, nodes, run.levels[0])
+        return block, nodes, nodes.tokens[None], None if probs is None else probs[None]
 
-    def body(carry: tuple[Entries, jax.Array], level: Level) -> tuple[tuple, tuple]:
-        block, tokens, probs = step(run.num_children, *carry, level)
-        return (block, tokens), (tokens, probs)
+    def body(carry: tuple[Entries, Nodes], level: Level) -> tuple[tuple, tuple]:
+        block, nodes, probs = step(run.num_children, *carry, level)
+        return (block, nodes), (nodes.tokens, probs)
 
-    (block, _), (tokens, probs) = jax.lax.scan(body, (block, level_tokens), stacked(run))
-    return block, tokens, probs
+    (block, nodes), (tokens, probs) = jax.lax.scan(body, (block, nodes), stacked(run))
+    return block, nodes, tokens, probs
 
 
 def _draft_level(
@@ -118,11 +132,11 @@ def _draft_level(
     constants: Constants,
     num_children: int,
     block: Entries,
-    level_tokens: jax.Array,
+    level_nodes: Nodes,
     level: Level,
     catch_up: jax.Array | None = None,
-) -> tuple[Entries, jax.Array, Any]:
-    """The block after one draft step, the next level's tokens, and what was said of them beside, `[E, …]`.
+) -> tuple[Entries, Nodes, Any]:
+    """The block after one draft step, the next level's nodes, and what was said of them beside, `[E, …]`.
 
     Args:
         draft: The draft.
@@ -132,12 +146,12 @@ def _draft_level(
         constants: The tree's constants.
         num_children: Drawn at each node.
         block: The draft's block.
-        level_tokens: Tokens of the nodes of this depth.
+        level_nodes: The nodes of this depth.
         level: The step's constants.
         catch_up: `[1]`, the token that goes in front of the root; None below it.
     """
     row = state.row
-    tokens = level_tokens[level.expanded]
+    tokens, pasts = jax.tree.map(lambda leaf: leaf[level.expanded], level_nodes)
     positions = jnp.full(tokens.shape, row.root_position + level.depth, jnp.int32)
     has_previous = row.num_tokens > 1
     mask = jnp.asarray(level.mask) & (has_previous | jnp.asarray(constants.is_node_slot))[None]
@@ -150,5 +164,9 @@ def _draft_level(
     output = base.forward(draft, params, tokens, positions, state.contexts["draft"], block, slot, mask)
     nodes = jnp.asarray(level.nodes)
     logits = output.logits[-nodes.shape[0] :]
-    children, beside = jax.vmap(lambda node, node_logits: propose(node, node_logits, num_children))(nodes, logits)
-    return output.block, children[level.parents, level.ranks], beside
+    children, beside = jax.vmap(lambda past, *node: propose(states.with_past(row, past), *node, num_children))(
+        pasts, nodes, logits
+    )
+    tokens = children[level.parents, level.ranks]
+    pasts = sampling.behind_each(jax.tree.map(lambda leaf: leaf[level.parents], pasts), tokens)
+    return output.block, Nodes(tokens, pasts), beside

@@ -1,7 +1,6 @@
 """A static token tree, drafted by a model: SEQUOIA's trees, and the plain chain (SpS) as the narrowest of them."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -60,13 +59,19 @@ class StaticTree:
 
     def draft_tree(self, params: dict[str, Params], state: State, key: jax.Array) -> Drafted:
         """The round's tree, level by level."""
-        propose = functools.partial(self.propose, state.row, key)
-        return drafting.draft_tree(self.draft, self.tree, params["draft"], state, propose)
+        return drafting.draft_tree(self.draft, self.tree, params["draft"], state, self.proposing(key))
+
+    def proposing(self, key: jax.Array) -> drafting.Propose:
+        """`propose`, with the round's key."""
+        return lambda row, node, logits, count: self.propose(row, key, node, logits, count)
 
     def propose(
         self, row: Row, key: jax.Array, node: jax.Array, logits: jax.Array, count: int
     ) -> tuple[jax.Array, jax.Array | None]:
-        """`[C]` children of a node from the draft's logits, and the distribution that they were drawn from."""
+        """`[C]` children of a node from the draft's logits, and the distribution that they were drawn from.
+
+        The row's options have the node's past.
+        """
         logits = proposals.adjusted(self.target, self.draft, row, logits)
         places, probs = proposals.draw(self.rule, row, proposals.key_of(key, node, PROPOSAL), logits, count)
         return proposals.token_ids(self.draft, places), probs
