@@ -4,7 +4,7 @@ Reads `verify`, `sampling`, `cache` and `tree`, never a network; measurement and
 """
 
 from jaxspec.decode.branches.decoder import pearl, specbranch
-from jaxspec.decode.loop import PADDING, Chunk, Generation, generate, stream
+from jaxspec.decode.loop import PADDING, Chunk, Generation, first_state, generate, stream
 from jaxspec.decode.plain import autoregressive
 from jaxspec.decode.state import Decoder, Info, Row, State
 from jaxspec.decode.stats import Counts, Stats
@@ -25,6 +25,7 @@ __all__ = [
     "Stats",
     "adaedl",
     "autoregressive",
+    "first_state",
     "generate",
     "pearl",
     "sequoia",

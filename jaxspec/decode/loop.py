@@ -1,8 +1,9 @@
 """The loop that serves every method: batches, buckets, one compiled program of rounds, and a stream of them."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -47,10 +48,19 @@ class Chunk(list[list[int]]):
     Attributes:
         num_accepted: For each row, how many of them (the first ones) the draft proposed.
         finish_reasons: For each row, why it has ended, as in `Generation`; None for one that goes on.
+        info: What the round reports, on the host, with a leading axis of B.
     """
 
     num_accepted: list[int]
     finish_reasons: tuple[str | None, ...]
+    info: Info
+    _ended: np.ndarray | None = None
+
+    def end(self, row: int) -> None:
+        """Ends a row from outside, as by a stop id: from the next round on it emits nothing."""
+        if self._ended is None:
+            self._ended = np.zeros(len(self), bool)
+        self._ended[row] = True
 
 
 def generate(
@@ -67,6 +77,7 @@ def generate(
     logprobs: bool = Asked.logprobs,
     prefill_chunk: int = Asked.prefill_chunk,
     first_capacity: int | None = Asked.first_capacity,
+    num_samples: int = Asked.num_samples,
 ) -> Generation:
     """New tokens for a batch of prompts, with the law of the target whatever the method.
 
@@ -86,6 +97,8 @@ def generate(
         logprobs: Whether to keep the tokens' log-probabilities.
         prefill_chunk: Prompt tokens of one forward.
         first_capacity: Slots to begin with.
+        num_samples: Rows for each prompt. Those of prompt b are the rows b · num_samples and on; then B, of the result
+            and of `[B]` keys, counts all of them.
 
     Raises:
         ValueError: Input that can't be decoded; raised before anything is compiled.
@@ -99,6 +112,7 @@ def generate(
         logprobs=logprobs,
         prefill_chunk=prefill_chunk,
         first_capacity=first_capacity,
+        num_samples=num_samples,
     )
     return run(decoder, params, checked(decoder, params, prompts, key, asked))
 
@@ -130,30 +144,58 @@ def stream(
     return _chunks(decoder, params, checked(decoder, params, prompts, key, Asked(**asked, logprobs=False)))
 
 
-def rounds(decoder: Decoder, params: dict[str, Params], request: Request) -> Iterator[tuple[State, Info]]:
+def rounds(
+    decoder: Decoder, params: dict[str, Params], request: Request
+) -> Generator[tuple[State, Info], np.ndarray | None, None]:
     """The state after each round of a checked request and what the round reports, until every row is finished.
 
-    The next round takes the state's buffers over: what is needed of it must be read before.
+    The next round takes the state's buffers over: what is needed of it must be read before. Rows are ended from outside
+    by sending `[B]` bool.
     """
     state = begin(decoder, params, request)
     while not np.asarray(state.row.is_finished).all():
         if not _fits(decoder, state.row):
             state = grow(decoder, state, 2 * state.row.tokens.shape[1])
         state, info = _round(decoder, params, state)
-        yield state, info
+        ended = yield state, info
+        if ended is not None:
+            state = _end(state, ended)
 
 
 def _chunks(decoder: Decoder, params: dict[str, Params], request: Request) -> Iterator[Chunk]:
-    for state, info in rounds(decoder, params, request):
-        tokens, emitted, accepted = jax.device_get((info.tokens, info.num_emitted, info.num_accepted))
-        chunk = Chunk(row[:count].tolist() for row, count in zip(tokens, emitted, strict=True))
-        chunk.num_accepted, chunk.finish_reasons = accepted.tolist(), finish_reasons(state.row)
-        yield chunk
+    steps, ended = rounds(decoder, params, request), None
+    with contextlib.suppress(StopIteration):
+        while True:
+            state, info = steps.send(ended)
+            info = jax.device_get(info)
+            chunk = Chunk(row[:count].tolist() for row, count in zip(info.tokens, info.num_emitted, strict=True))
+            chunk.num_accepted, chunk.info = info.num_accepted.tolist(), info
+            chunk.finish_reasons = finish_reasons(state.row)
+            del state
+            yield chunk
+            ended = chunk._ended
 
 
 def begin(decoder: Decoder, params: dict[str, Params], request: Request) -> State:
     """The state before the first round, with the prompts in the contexts."""
-    return _start(decoder, params, request.rows(request.capacity(decoder)), request.prefill_chunk)
+    rows, count = request.rows(request.capacity(decoder)), request.num_samples
+    if count == 1:
+        return _start(decoder, params, rows, request.prefill_chunk)
+    once = _start(decoder, params, jax.tree.map(lambda leaf: leaf[::count], rows), request.prefill_chunk)
+    return _copied(once, rows, count)
+
+
+def first_state(
+    decoder: Decoder, params: dict[str, Params], prompts: Sequence[Sequence[int]], *, key: jax.Array, **asked: Any
+) -> State:
+    """The state before the first round, with a leading axis of B, for who runs the rounds in a program of his own.
+
+    It has room for all of `max_new_tokens`, so that `jax.vmap(decoder.round, in_axes=(None, 0))` may be repeated until
+    `state.row.is_finished` holds everywhere; finished rows stay as they are. Arguments and errors are those of
+    `generate`. A row's new tokens are `row.tokens[row.prompt_length : row.num_tokens]`.
+    """
+    request = checked(decoder, params, prompts, key, Asked(**asked))
+    return begin(decoder, params, request._replace(first_capacity=request.last_capacity(decoder)))
 
 
 def generation(request: Request, row: Row, counts: stats.Counts) -> Generation:
@@ -190,6 +232,20 @@ def _start(decoder: Decoder, params: dict[str, Params], rows: Row, chunk: int) -
         return state, start + chunk
 
     return jax.lax.while_loop(lambda carry: carry[1] < longest, body, (state, jnp.zeros((), jnp.int32)))[0]
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _copied(once: State, rows: Row, count: int) -> State:
+    """States for all rows, from those of each prompt, which `count` neighbours share."""
+    contexts, memory = jax.tree.map(lambda leaf: jnp.repeat(leaf, count, axis=0), (once.contexts, once.memory))
+    return State(rows, contexts, memory)
+
+
+@functools.partial(jax.jit, donate_argnames="state")
+def _end(state: State, ended: jax.Array) -> State:
+    """The states in which `[B]` rows are finished."""
+    row, is_new = state.row, ended & ~state.row.is_finished
+    return state._replace(row=row._replace(is_finished=row.is_finished | ended, is_stopped=row.is_stopped | is_new))
 
 
 @functools.partial(jax.jit, static_argnames=("decoder", "batch_size"))

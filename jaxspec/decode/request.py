@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxspec import cache, sampling
 from jaxspec.base import Params
@@ -39,6 +40,7 @@ class Asked:
         prefill_chunk: Prompt tokens of one forward.
         first_capacity: Slots to begin with, rounded up to a bucket; None: all that is needed, up to `FIRST_CAPACITY`.
             The room doubles when it is used up.
+        num_samples: Rows for each prompt, which is read once; they lie side by side, and have its values.
     """
 
     max_new_tokens: int | Sequence[int]
@@ -49,13 +51,14 @@ class Asked:
     logprobs: bool = True
     prefill_chunk: int = PREFILL_CHUNK
     first_capacity: int | None = None
+    num_samples: int = 1
 
 
 class Request(NamedTuple):
     """Prompts and what was asked for them, checked.
 
     Attributes:
-        prompts: B arrays of int32 token ids.
+        prompts: B arrays of int32 token ids, of which `num_samples` neighbours are equal.
         max_new_tokens: `[B]` int32.
         stop_ids: `[B, K]` int32.
         keys: `[B]` keys.
@@ -63,6 +66,7 @@ class Request(NamedTuple):
         with_logprobs: Whether log-probabilities are kept.
         prefill_chunk: Prompt tokens of one forward.
         first_capacity: The fewest slots to begin with; None: see `Asked`.
+        num_samples: Rows for each prompt.
     """
 
     prompts: list[np.ndarray]
@@ -73,6 +77,7 @@ class Request(NamedTuple):
     with_logprobs: bool
     prefill_chunk: int
     first_capacity: int | None
+    num_samples: int
 
     @property
     def size(self) -> int:
@@ -126,6 +131,7 @@ def checked(
     Raises:
         ValueError: Anything that can't be decoded, with its value, the rule and the way out.
     """
+    _check_not_traced(params, prompts, key)
     needed = [*decoder.models, *getattr(decoder, "extra_params", ())]
     missing = [name for name in needed if name not in params]
     if missing:
@@ -147,16 +153,35 @@ def checked(
         asked.sampling, asked.draft_temperature, len(texts), target.vocab_size, asked.min_new_tokens
     )
     _check_end(options, limits, stop_ids, target.vocab_size)
+    count = _num_samples(asked.num_samples)
     return Request(
-        prompts=texts,
-        max_new_tokens=limits,
-        stop_ids=stop_ids,
-        keys=_keys(key, len(texts)),
-        options=options,
+        prompts=[text for text in texts for _ in range(count)],
+        max_new_tokens=np.repeat(limits, count),
+        stop_ids=np.repeat(stop_ids, count, axis=0),
+        keys=_keys(key, len(texts) * count),
+        options=options if count == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, count, axis=0), options),
         with_logprobs=asked.logprobs,
         prefill_chunk=asked.prefill_chunk,
         first_capacity=asked.first_capacity,
+        num_samples=count,
     )
+
+
+def _check_not_traced(params: dict[str, Params], prompts: Any, key: Any) -> None:
+    """Raises inside of a program that is being traced: what follows looks at values."""
+    listed = prompts if isinstance(prompts, list | tuple) else [prompts]
+    # An array that is made here is traced, too, where a `jit` is around.
+    if any(isinstance(leaf, Tracer) for leaf in (key, *listed, *jax.tree.leaves(params), jnp.zeros(()))):
+        raise ValueError(
+            "This is called inside of jit, vmap or another transformation, but runs programs of its own and looks at "
+            "what they give: call it outside, or trace decoder.round on a state of decode.first_state instead."
+        )
+
+
+def _num_samples(count: Any) -> int:
+    if isinstance(count, bool) or not isinstance(count, _INTEGER) or count < 1:
+        raise ValueError(f"num_samples={count!r}; give a whole number, 1 or more.")
+    return int(count)
 
 
 def _prompts(prompts: Sequence[Sequence[int]], vocab_size: int) -> list[np.ndarray]:

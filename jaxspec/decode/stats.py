@@ -3,7 +3,8 @@
 A new measure is a line of `MEASURES`: `Stats`, the summary in JSON and the benchmark's tables read that one table.
 """
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -83,6 +84,32 @@ def add(counts: Counts, info: Info) -> Counts:
         accept_squares=counts.accept_squares + accept**2,
         tally=jax.tree.map(jnp.add, counts.tally, info.tally),
     )
+
+
+def of_rounds(decoder: Decoder, reports: Sequence[Info]) -> "Stats":
+    """The measures of rounds by what each of them reported, with a leading axis of B; at least one."""
+    batch = np.shape(reports[0].num_emitted)
+    counts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*batch, *leaf.shape)), zeros(decoder))
+    return Stats(jax.device_get(functools.reduce(_add_rows, reports, counts)))
+
+
+def cut(info: Info, row: int, num_kept: int) -> Info:
+    """A batch's report, of which a row took the first tokens only: the others are rolled back, and reject nothing."""
+    lost = int(info.num_accepted[row]) - min(num_kept, int(info.num_accepted[row]))
+    if num_kept >= info.num_emitted[row]:
+        return info
+    is_row = np.arange(len(info.num_emitted)) == row
+    return info._replace(
+        num_emitted=np.where(is_row, num_kept, info.num_emitted),
+        num_accepted=np.where(is_row, info.num_accepted - lost, info.num_accepted),
+        path_rolled_back=np.where(is_row, info.path_rolled_back + lost, info.path_rolled_back),
+        is_rejected=info.is_rejected & ~is_row,
+    )
+
+
+@jax.jit
+def _add_rows(counts: Counts, info: Info) -> Counts:
+    return jax.vmap(add)(counts, info)
 
 
 class Measure(NamedTuple):

@@ -95,16 +95,11 @@ def top_k(values: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
 def argmax(values: jax.Array) -> jax.Array:
     """`[]` int32 index of the largest of `[V]` values, the lowest among equals; `NOTHING` where it is not finite.
 
-    A NaN counts as +inf; all may be -inf.
+    It is not where a value is NaN (found by sums: XLA's maxima may or may not pass it on) or +inf, or all are -inf.
     """
-    largest, indices = top_k(without_nan(values), 1)
-    return jnp.where(jnp.isfinite(largest[0]), indices[0], NOTHING)
-
-
-def without_nan(values: jax.Array) -> jax.Array:
-    """The values with +inf in place of NaN, which XLA's maxima may or may not pass on."""
-    _check_row(values)
-    return jnp.where(jnp.isnan(values), jnp.inf, values)
+    largest, places = top_k(values, 1)
+    is_nan = jnp.isnan(_blocks(values, -jnp.inf).sum(axis=1)).any()
+    return jnp.where(jnp.isfinite(largest[0]) & ~is_nan, places[0], NOTHING)
 
 
 def _check_row(values: jax.Array) -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxspec.sampling import past
-from jaxspec.sampling.draws import argmax, without_nan
+from jaxspec.sampling.draws import argmax
 from jaxspec.sampling.settings import Options
 
 
@@ -47,13 +47,13 @@ def target_distribution(options: Options, logits: jax.Array) -> jax.Array:
 
     Where the largest of the adjusted logits is not finite there is no law: none of the values is then positive.
     """
-    logits = without_nan(adjust(options, logits))  # what is +inf becomes NaN in the softmax, and with it all
+    logits = adjust(options, logits)
     if options.temperature is None:
         return _one_hot(logits)
     scaled = _temper(logits, options.temperature)
     if options.top_k is not None:
         scaled = jnp.where(_largest(logits, options.top_k), scaled, -jnp.inf)
-    probs = jax.nn.softmax(scaled)
+    probs = jax.nn.softmax(scaled)  # all NaN where the largest logit is not finite: its sum is NaN
     if options.top_p is not None:
         probs = _normalise(jnp.where(_nucleus(probs, options.top_p), probs, 0.0))
     if options.min_p is not None:
@@ -100,13 +100,13 @@ def _normalise(weights: jax.Array) -> jax.Array:
 
 
 def _largest(logits: jax.Array, count: jax.Array) -> jax.Array:
-    """`[V]` bool, the `count` largest logits and what ties with the last of them; all where `count` is 0."""
+    """`[V]` bool, the `count` largest logits and what ties with the last of them; all where `count` is 0; every NaN."""
     bits = jax.lax.bitcast_convert_type(logits, jnp.int32)
     ordered = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)  # integers in the order of the floats
     wanted = jnp.where(count > 0, jnp.minimum(count, logits.shape[0]), logits.shape[0])
     lowest, highest = jnp.int32(-(2**31)), jnp.int32(2**31 - 1)
     threshold = _search(lambda level: (ordered >= level).sum(dtype=jnp.int32) >= wanted, lowest, highest)
-    return ordered >= threshold
+    return (ordered >= threshold) | jnp.isnan(logits)
 
 
 def _nucleus(probs: jax.Array, mass: jax.Array) -> jax.Array:

@@ -35,7 +35,7 @@ NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalt
 
 def asked(options: list[dict[str, Any]], temperature: float = 0.0) -> dict[str, Any]:
     """The keywords of `generate` for rows with these options."""
-    penalties = {name: [row.get(name, value) for row in options] for name, value in NEUTRAL.items()}
+    penalties: Any = {name: [row.get(name, value) for row in options] for name, value in NEUTRAL.items()}
     words = [row.get("bad_words", []) for row in options]
     return {
         "sampling": decode.Sampling(temperature, bad_words=words, **penalties),

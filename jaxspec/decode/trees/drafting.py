@@ -164,9 +164,9 @@ def _draft_level(
     output = base.forward(draft, params, tokens, positions, state.contexts["draft"], block, slot, mask)
     nodes = jnp.asarray(level.nodes)
     logits = output.logits[-nodes.shape[0] :]
-    children, beside = jax.vmap(lambda past, *node: propose(states.with_past(row, past), *node, num_children))(
-        pasts, nodes, logits
-    )
+    children, beside = jax.vmap(
+        lambda past, node, node_logits: propose(states.with_past(row, past), node, node_logits, num_children)
+    )(pasts, nodes, logits)
     tokens = children[level.parents, level.ranks]
     pasts = sampling.behind_each(jax.tree.map(lambda leaf: leaf[level.parents], pasts), tokens)
     return output.block, Nodes(tokens, pasts), beside
