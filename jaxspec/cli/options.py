@@ -1,6 +1,7 @@
 """The options that several commands have, in groups, and what they mean."""
 
 import argparse
+import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from jaxspec.pairs import fetching
 from jaxspec.tree import TokenTree
 
 if TYPE_CHECKING:
+    from jaxspec.decode import Sampling
     from jaxspec.pairs.loading import Pair
 
 _SHAPE: Mapping[str, tuple[Callable[[str], Any], str]] = MappingProxyType(
@@ -85,6 +87,49 @@ def add_sampling(parser: argparse.ArgumentParser, max_new_tokens: int) -> None:
     ):
         metavar = "F" if isinstance(default, float) or default is None else "N"
         group.add_argument(option, type=kind, default=default, metavar=metavar, help=about)
+
+
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """Options that read the text: penalties, bans, a least length."""
+    group = parser.add_argument_group(
+        "penalties and bans", "Exact under every method. A profile does not foresee that penalties cost acceptance."
+    )
+    for option, kind, default, about in (
+        ("--frequency-penalty", values.number(-math.inf, math.inf), 0.0, "less for each time that a token occurs"),
+        ("--presence-penalty", values.number(-math.inf, math.inf), 0.0, "less if a token occurs"),
+        ("--repetition-penalty", values.number(0, math.inf, above=True), 1.0, "logits are divided if a token occurs"),
+        ("--min-new-tokens", values.integer(0), 0, "new tokens before the text may end"),
+    ):
+        metavar = "F" if isinstance(default, float) else "N"
+        group.add_argument(option, type=kind, default=default, metavar=metavar, help=f"{about} (default %(default)s)")
+    group.add_argument("--penalise-prompt", action="store_true", help="the prompt's tokens count, beside the new ones")
+    group.add_argument(
+        "--bad-word",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="never emit its tokens, alone or behind a space; may be given several times",
+    )
+    group.add_argument("--bad-ids", type=values.token_ids, default=(), metavar="N,N", help="never emit these tokens")
+
+
+def sampling(args: argparse.Namespace, pair: "Pair") -> "Sampling":
+    """How tokens are drawn, as the options say, those of `add_text_options` among them where a command has them."""
+    from jaxspec.decode import Sampling
+    from jaxspec.pairs import texts
+
+    filters = Sampling(args.temperature, args.top_k, args.top_p, args.min_p)
+    if "bad_word" not in args:
+        return filters
+    words = [ids for word in args.bad_word for ids in texts.word_ids(pair.tokenizer, word)]
+    return dataclasses.replace(
+        filters,
+        frequency_penalty=args.frequency_penalty,
+        presence_penalty=args.presence_penalty,
+        repetition_penalty=args.repetition_penalty,
+        penalise_prompt=args.penalise_prompt,
+        bad_words=[*args.bad_ids, *words],
+    )
 
 
 def add_shape(group: Any) -> None:
@@ -204,6 +249,9 @@ def asked(args: argparse.Namespace, methods: Sequence[str]) -> Asked:
 def common_config(args: argparse.Namespace, pair: "Pair") -> dict[str, Any]:
     """Every setting that all methods share, resolved."""
     names = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "dtype")
+    if "bad_word" in args:
+        names += ("frequency_penalty", "presence_penalty", "repetition_penalty", "penalise_prompt", "min_new_tokens")
+        names += ("bad_word", "bad_ids")
     return {
         "pair": pair.name,
         "sources": dict(pair.sources),

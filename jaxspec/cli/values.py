@@ -36,9 +36,8 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
     """An argparse type: finite numbers from `least` (or, with `above`, above it) to `most`."""
-    rule = f"a number {'above' if above else 'of at least'} {least:g}" + (
-        "" if math.isinf(most) else f", at most {most:g},"
-    )
+    rule = "a number" if math.isinf(least) else f"a number {'above' if above else 'of at least'} {least:g}"
+    rule += "" if math.isinf(most) else f", at most {most:g},"
 
     def parse(text: str) -> float:
         try:
@@ -50,6 +49,13 @@ def number(least: float, most: float, above: bool = False) -> Callable[[str], fl
         return value
 
     return parse
+
+
+def token_ids(text: str) -> tuple[int, ...]:
+    """An argparse type: token ids, each once."""
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of token ids: whole numbers as in 5,17 are needed")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
 def one_of(*words: str) -> Callable[[str], str]:

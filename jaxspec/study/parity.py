@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import base, cache, decode
+from jaxspec import base, cache, decode, sampling
 from jaxspec.base import Context, Model, Params, Progress
 from jaxspec.decode import Decoder
+from jaxspec.decode import state as states
+from jaxspec.decode.request import Asked, checked
 
 
 class Fork(NamedTuple):
@@ -58,17 +60,12 @@ def greedy(
     decoder: Decoder,
     params: dict[str, Params],
     prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    stop_ids: Sequence[int] = (),
+    **asked: Any,
 ) -> Parity:
     """The parity of a method with plain decoding at temperature 0, one prompt at a time; arguments as for `texts`."""
     target, _ = decoder.models["target"]
-    plain, own = (
-        texts(method, params, prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
-        for method in (decode.autoregressive(target), decoder)
-    )
-    return compare(target, params["target"], prompts, plain, own)
+    plain, own = (texts(method, params, prompts, **asked) for method in (decode.autoregressive(target), decoder))
+    return compare(target, params["target"], prompts, plain, own, **asked)
 
 
 def texts(
@@ -76,31 +73,21 @@ def texts(
     params: dict[str, Params],
     prompts: Sequence[Sequence[int]],
     *,
-    max_new_tokens: int,
-    stop_ids: Sequence[int] = (),
     progress: Progress | None = None,
+    **asked: Any,
 ) -> list[np.ndarray]:
-    """The greedy text of each prompt: its new tokens, up to `max_new_tokens`.
+    """The greedy text of each prompt: its new tokens.
 
     Args:
         decoder: The method.
         params: Parameters by model name.
         prompts: Lists of token ids, decoded one after another.
-        max_new_tokens: New tokens of each.
-        stop_ids: Token ids that end a text.
         progress: Told after each prompt.
+        **asked: As for `decode.generate`; `max_new_tokens` must be among them.
     """
     found = []
     for index, prompt in enumerate(prompts):
-        generation = decode.generate(
-            decoder,
-            params,
-            [prompt],
-            key=jax.random.key(0),
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-            logprobs=False,
-        )
+        generation = decode.generate(decoder, params, [prompt], key=jax.random.key(0), logprobs=False, **asked)
         found.append(generation.tokens[0])
         if progress is not None:
             progress("parity", index + 1, len(prompts))
@@ -113,6 +100,7 @@ def compare(
     prompts: Sequence[Sequence[int]],
     plain: Sequence[np.ndarray],
     own: Sequence[np.ndarray],
+    **asked: Any,
 ) -> Parity:
     """Where a method's texts leave the plain ones.
 
@@ -122,6 +110,7 @@ def compare(
         prompts: Lists of token ids.
         plain: Texts of plain decoding, as from `texts`.
         own: Those of the method.
+        **asked: What they were asked for: options that act on logits are in the gap.
     """
     forks = []
     for index, (prompt, *both) in enumerate(zip(prompts, plain, own, strict=True)):
@@ -133,7 +122,7 @@ def compare(
         position = int(differs[0])
         wanted, token, gap = int(expected[position]), int(found[position]), np.nan
         if decode.PADDING not in (wanted, token):
-            logits = next_logits(target, params, [*prompt, *expected[:position].tolist()])
+            logits = _adjusted_logits(target, params, prompt, expected[:position].tolist(), **asked)
             gap = float(logits[wanted] - logits[token])
         forks.append(Fork(index, position, wanted, token, gap))
     return Parity(len(prompts), sum(int((text != decode.PADDING).sum()) for text in plain), tuple(forks))
@@ -145,6 +134,19 @@ def next_logits(model: Model, params: Params, tokens: Sequence[int]) -> np.ndarr
     padded = np.zeros(size, np.int32)
     padded[: len(tokens)] = tokens
     return np.asarray(_last_logits(model, params, jnp.asarray(padded), jnp.int32(len(tokens) - 1)))
+
+
+def _adjusted_logits(
+    target: Model, params: Params, prompt: Sequence[int], new: Sequence[int], **asked: Any
+) -> np.ndarray:
+    """`[V]` float32 logits after a prompt and new tokens, with what was asked for that acts on them."""
+    text = [*prompt, *new]
+    wanted = Asked(**{"max_new_tokens": 1, **asked})
+    request = checked(decode.autoregressive(target), {"target": params}, [prompt], jax.random.key(0), wanted)
+    row = jax.tree.map(lambda leaf: leaf[0], request.rows(len(text)))
+    row = row._replace(tokens=jnp.asarray(text, jnp.int32), num_tokens=jnp.int32(len(text)))
+    read = states.reading(row, target.vocab_size)
+    return np.asarray(sampling.adjust(read.options, jnp.asarray(next_logits(target, params, text))))
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxspec import decode, pairs
-from jaxspec.cli.show.text import ACCEPTED, OWN, Detokeniser
+from jaxspec.cli.show.text import ACCEPTED, OWN
 from jaxspec.cli.values import integer
+from jaxspec.pairs.texts import TextStream
 from jaxspec.tree import TokenTree
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     decoder = decode.sequoia(pair.target, pair.draft, TREE)
     options = {"max_new_tokens": args.max_new_tokens, "stop_ids": pair.stop_ids}
     chunks = decode.stream(decoder, pair.params, [pair.encode(args.prompt)], key=jax.random.key(0), **options)
-    detokeniser, text, counts = Detokeniser(pair.decode), Text(), []
+    detokeniser, text, counts = TextStream(pair.decode), Text(), []
     for chunk in chunks:
         tokens, accepted = chunk[0], chunk.num_accepted[0]
         text.append(detokeniser.feed(tokens[:accepted]), ACCEPTED)

@@ -68,3 +68,13 @@ def test_bfloat16_forks_only_at_near_ties():
         logits = parity.next_logits(model, wide, text)
         assert abs(logits[fork.plain] - logits[fork.token]) < 2.0**-6 * np.abs(logits).max()
     assert result.tokens == 16 * 16
+
+
+def test_a_gap_has_what_acts_on_logits():
+    """Behind 0 1 2 both 2 and 3 are held back, 2 for having been there twice."""
+    table = np.zeros((5, 5))
+    table[2, 2], table[2, 3] = 4.0, 1.5
+    asked = {"max_new_tokens": 3, "sampling": decode.Sampling(frequency_penalty=1.0, bias={3: 0.75})}
+    plain, own = [np.array([2, 2, 3])], [np.array([2, 2, 2])]
+    result = parity.compare(TableLM(5), params_of(table)["target"], [[0, 2]], plain, own, **asked)
+    assert result.first_forks == (parity.Fork(0, 2, 3, 2, 2.25 - 2.0),)

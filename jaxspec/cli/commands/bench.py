@@ -38,7 +38,6 @@ def register(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from jaxspec import decode
     from jaxspec.cli.show import bench_tables, plots
     from jaxspec.study import bench, bench_results
 
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             key=jax.random.key(args.seed),
             categories=[prompt.task for prompt in chosen],
             max_new_tokens=args.max_new_tokens,
-            sampling=decode.Sampling(args.temperature, args.top_k, args.top_p, args.min_p),
+            sampling=options.sampling(args, pair),
             draft_temperature=args.draft_temperature,
             stop_ids=stop_ids,
             repeats=args.repeats,

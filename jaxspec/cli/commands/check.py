@@ -25,6 +25,7 @@ def register(commands: Any) -> None:
     options.add_prompts(parser, None)
     options.add_models(parser)
     options.add_sampling(parser, 64)
+    options.add_text_options(parser)
     options.add_methods(parser)
 
 
@@ -40,6 +41,12 @@ def run(args: argparse.Namespace) -> int:
     from jaxspec import decode
     from jaxspec.study import parity
 
+    wanted = {
+        "max_new_tokens": args.max_new_tokens,
+        "min_new_tokens": args.min_new_tokens,
+        "stop_ids": pair.stop_ids,
+        "sampling": options.sampling(args, pair),
+    }
     decoders = {"plain decoding": decode.autoregressive(pair.target)}
     decoders |= {method: choice.decoder(pair) for method, choice in choices.items()}
     texts = {}
@@ -50,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
                 decoder,
                 pair.params_at(0.0),
                 encoded,
-                max_new_tokens=args.max_new_tokens,
-                stop_ids=pair.stop_ids,
+                **wanted,
                 progress=lambda _, done, total, method=method: progress(method, done, total),
             )
     plain = texts.pop("plain decoding")
     results = {
-        method: parity.compare(pair.target, pair.params["target"], encoded, plain, own) for method, own in texts.items()
+        method: parity.compare(pair.target, pair.params["target"], encoded, plain, own, **wanted)
+        for method, own in texts.items()
     }
     names = [prompt.id for prompt in chosen]
     if args.json:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from jaxspec.cli.show.terminal import results_console
 from jaxspec.pairs.fetching import remark
+from jaxspec.pairs.texts import TextStream
 
 if TYPE_CHECKING:
     from jaxspec.decode import Chunk
@@ -23,64 +24,84 @@ ACCEPTED = Style(color="green")
 OWN = Style(color="yellow", bold=True)
 
 
-_BROKEN = "\ufffd"
+class Sample:
+    """One row's text as it comes from `decode.stream`.
 
-
-class Detokeniser:
-    """Text that grows with its tokens, and shows a character only when all of its tokens are there.
-
-    Args:
-        decode: The text of token ids, from the first one on.
+    Attributes:
+        text: The text and its tokens.
+        finish_reason: Why it ended; "stop" too where a stop string did. None as long as it goes on.
+        pieces: What was shown anew, each with its style, and not written yet.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode = decode
-        self._tokens: list[int] = []
-        self._shown = ""
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str]) -> None:
+        self.text = TextStream(decode, stops)
+        self.finish_reason: str | None = None
+        self.pieces: list[tuple[str, Style | None]] = []
 
-    def feed(self, tokens: Iterable[int]) -> str:
-        """What can be shown anew: a character that may still be completed is held back."""
-        self._tokens += tokens
-        return self._advance(self._decode(self._tokens).rstrip(_BROKEN))
-
-    def finish(self) -> str:
-        """The rest, as no more tokens come."""
-        return self._advance(self._decode(self._tokens))
-
-    def _advance(self, text: str) -> str:
-        if not text.startswith(self._shown):  # its end was decoded anew, together with bytes that are not complete
-            return ""
-        new = text[len(self._shown) :]
-        self._shown = text
-        return new
+    def take(self, chunk: "Chunk", row: int) -> int:
+        """Takes what a round emitted and ends the row at a stop string; how many of the tokens belong to the text."""
+        before, accepted = len(self.text.tokens), chunk.num_accepted[row]
+        if self.finish_reason is None:
+            self.pieces.append((self.text.feed(chunk[row][:accepted]), ACCEPTED))
+            self.pieces.append((self.text.feed(chunk[row][accepted:]), OWN))
+            self.finish_reason = chunk.finish_reasons[row]
+            if self.finish_reason is not None:
+                self.pieces.append((self.text.finish(), None))
+            if self.text.stop is not None:
+                self.finish_reason = "stop"
+                chunk.end(row)
+        return len(self.text.tokens) - before
 
 
-def stream(chunks: Iterable["Chunk"], decode: Callable[[Sequence[int]], str], show: bool) -> str | None:
-    """Writes one row's text to stdout while it is decoded, and a line about it to stderr; says why it ended.
+def stream(chunks: Iterable["Chunk"], samples: Sequence[Sample], show: bool) -> None:
+    """Writes texts to stdout while they are decoded, one after another, and a line about them to stderr.
 
     Args:
         chunks: From `decode.stream`.
-        decode: The text of token ids.
+        samples: One for each row; the first that goes on is written as it comes, those behind it when it has ended.
         show: Whether accepted draft tokens and the target's own tokens have colours.
     """
-    reason = None
     coloured = show and _has_colours()
     if show:
         _legend(coloured)
-    text = Detokeniser(decode)
     start = time.perf_counter()
-    moments, counts = [], []
-    for chunk in chunks:
-        moments.append(time.perf_counter() - start)
-        tokens, accepted = chunk[0], chunk.num_accepted[0]
-        counts.append(len(tokens))
-        reason = chunk.finish_reasons[0]
-        _write(text.feed(tokens[:accepted]), ACCEPTED if coloured else None)
-        _write(text.feed(tokens[accepted:]), OWN if coloured else None)
-    _write(text.finish(), None)
-    _write("\n", None)
+    moments, counts, shown = [], [], 0
+    _head(0, samples)
+    try:
+        for chunk in chunks:
+            moments.append(time.perf_counter() - start)
+            counts.append([sample.take(chunk, row) for row, sample in enumerate(samples)])
+            while shown < len(samples) and _show(samples[shown], coloured):
+                shown += 1
+                _head(shown, samples)
+    except KeyboardInterrupt:
+        _write("\n", None)
+        remark(f"interrupted: {_summary(moments, counts)}")
+        raise
     remark(_summary(moments, counts))
-    return reason
+
+
+def broken(num_tokens: int) -> str:
+    """What to say of a row that ended with an error behind so many tokens."""
+    return (
+        f"the target's logits for new token {num_tokens + 1} hold NaN or +inf, or allow no token: the text ends behind "
+        f"{num_tokens} tokens; look at the model's weights and at --dtype"
+    )
+
+
+def _show(sample: Sample, coloured: bool) -> bool:
+    """Writes what is new of a text; whether it has ended."""
+    for piece, style in sample.pieces:
+        _write(piece, style if coloured else None)
+    sample.pieces.clear()
+    if sample.finish_reason is not None:
+        _write("\n", None)
+    return sample.finish_reason is not None
+
+
+def _head(index: int, samples: Sequence[Sample]) -> None:
+    if len(samples) > 1 and index < len(samples):
+        _write(f"--- {index + 1} of {len(samples)} ---\n", None)
 
 
 def _write(text: str, style: Style | None) -> None:
@@ -104,10 +125,13 @@ def _legend(coloured: bool) -> None:
     Console(stderr=True).print(legend)
 
 
-def _summary(moments: Sequence[float], counts: Sequence[int]) -> str:
-    """One line: the first round apart, because the compiling and the prompt are in it."""
-    total = sum(counts)
-    line = f"{total} tokens, {total / len(counts):.2f} tokens/round; first round {moments[0]:.2f} s, with compiling"
+def _summary(moments: Sequence[float], counts: Sequence[Sequence[int]]) -> str:
+    """One line on the rounds' `counts` of each text: the first apart, as the compiling and the prompt are in it."""
+    if not counts:
+        return "0 tokens"
+    total, num_rounds = sum(map(sum, counts)), sum(count > 0 for taken in counts for count in taken)
+    line = f"{total} tokens, {total / max(num_rounds, 1):.2f} tokens/round"
+    line += f"; first round {moments[0]:.2f} s, with compiling"
     if len(counts) > 1:
-        line += f"; then {(total - counts[0]) / max(moments[-1] - moments[0], 1e-9):.1f} tokens/s"
+        line += f"; then {(total - sum(counts[0])) / max(moments[-1] - moments[0], 1e-9):.1f} tokens/s"
     return line

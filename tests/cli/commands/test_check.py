@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 from commands import DEFAULT_TREE, LIMIT
 
 from jaxspec import parity
@@ -24,6 +25,24 @@ def test_check(run, folder):
     words = ["check", "--prompts", folder / "prompts.jsonl", "--num-prompts", 1, "--max-new-tokens", LIMIT]
     status, out, _ = run(*words, "--method", "sequoia")
     assert (status, out.strip()) == (0, f"sequoia: no forks on 1 prompts, {LIMIT} tokens")
+
+
+def test_penalties_and_bans_hold_for_both(run, folder, monkeypatch):
+    seen = []
+
+    def texts(decoder, params, prompts, **asked):
+        seen.append(asked)
+        return [np.array([1, 2])] * len(prompts)
+
+    monkeypatch.setattr(parity, "texts", texts)
+    options = ["--frequency-penalty", 0.5, "--penalise-prompt", "--bad-ids", "7", "--min-new-tokens", 3]
+    status, out, _ = run("check", "--prompts", folder / "prompts.jsonl", "--method", "sequoia", *options)
+    assert (status, out.strip()) == (0, "sequoia: no forks on 2 prompts, 4 tokens")
+    assert len(seen) == 2
+    for asked in seen:
+        sampling = asked["sampling"]
+        assert (sampling.temperature, sampling.frequency_penalty, sampling.penalise_prompt) == (0.0, 0.5, True)
+        assert (sampling.bad_words, asked["min_new_tokens"], asked["stop_ids"]) == ([7], 3, (256,))
 
 
 def test_check_reports_forks(run, folder, monkeypatch):

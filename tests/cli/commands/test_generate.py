@@ -5,12 +5,14 @@ import json
 import sys
 
 import jax
+import jax.numpy as jnp
 from commands import DEFAULT_TREE, LIMIT, byte_tokenizer, generated
 
-from jaxspec import plan, tree
+from jaxspec import decode, plan, tree
 from jaxspec.catalogue import registry
 from jaxspec.cli import entry
 from jaxspec.cli.show import text
+from jaxspec.networks import Transformer
 
 SAMPLED = ["--max-new-tokens", "40", "--length", "2", "--temperature", "1"]
 """Few programs are compiled for all of these tests."""
@@ -52,6 +54,15 @@ def test_generate_json(run, folder):
         "stop_ids": [256],
         "dtype": "float32",
         "raw": False,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "penalise_prompt": False,
+        "min_new_tokens": 0,
+        "bad_word": [],
+        "bad_ids": [],
+        "stop": [],
+        "num_samples": 1,
     }
     assert result["stats"]["tokens"] == LIMIT
     assert result["stats"]["seconds"] > 0
@@ -109,3 +120,78 @@ def test_the_prompt_comes_from_stdin_and_goes_through_the_template_unless_raw(ru
     run("generate", "hello", "--json")
     texts = [byte_tokenizer().decode(token_ids[0]) for _, token_ids, _ in calls]
     assert texts == ["hello\n", "<u>hello>"]
+
+
+def test_options_that_read_the_text_are_used_and_repeated(run, calls):
+    options = "--frequency-penalty 0.5 --presence-penalty -0.25 --repetition-penalty 1.2 --penalise-prompt"
+    options += " --min-new-tokens 3 --bad-ids 5,7 --bad-word of"
+    result = generated(run, *options.split())
+    wanted = {"frequency_penalty": 0.5, "presence_penalty": -0.25, "repetition_penalty": 1.2, "penalise_prompt": True}
+    assert {key: result["config"][key] for key in wanted} == wanted
+    [(_, _, used)] = calls
+    assert {key: getattr(used["sampling"], key) for key in wanted} == wanted
+    words = [byte_tokenizer()(word)["input_ids"] for word in ("of", " of")]
+    assert used["sampling"].bad_words == [5, 7, *words]
+    assert (used["min_new_tokens"], result["config"]["min_new_tokens"]) == (3, 3)
+    assert (result["config"]["bad_word"], result["config"]["bad_ids"]) == (["of"], [5, 7])
+
+
+def test_a_stop_string_ends_a_text_whether_streamed_or_not(run):
+    """The text is cut where it begins; tokens and measures end with it."""
+    whole = generated(run, *SAMPLED, "--seed", 3)
+    stop = whole["text"][5:8]
+    stopped = generated(run, *SAMPLED, "--seed", 3, "--stop", stop, "--stop", "none of these")
+    assert stopped["text"] == whole["text"][: whole["text"].index(stop)]
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["token_ids"] == whole["token_ids"][: len(stopped["token_ids"])]
+    assert stopped["stats"]["tokens"] == len(stopped["token_ids"]) < len(whole["token_ids"])
+    assert stopped["config"]["stop"] == [stop, "none of these"]
+    _, out, err = run("generate", "hello", *SAMPLED, "--seed", 3, "--stop", stop)
+    assert out == stopped["text"] + "\n"
+    assert f"{len(stopped['token_ids'])} tokens, " in err
+    status, out, err = run("generate", "hello", "--stop", "")
+    assert (status, out) == (2, "")
+    assert "at least one character" in err
+
+
+def test_several_texts_of_one_prompt(run):
+    result = generated(run, *SAMPLED, "--num-samples", 2)
+    assert len(result["samples"]) == 2
+    assert result["samples"][0] == {name: result[name] for name in ("text", "token_ids", "finish_reason")}
+    assert result["samples"][0]["token_ids"] != result["samples"][1]["token_ids"]
+    _, out, _ = run("generate", "hello", *SAMPLED, "--num-samples", 2)
+    texts = [sample["text"] for sample in result["samples"]]
+    assert out == f"--- 1 of 2 ---\n{texts[0]}\n--- 2 of 2 ---\n{texts[1]}\n"
+
+
+def test_a_target_that_breaks_is_said(run, monkeypatch):
+    """The tokens in front are written, the exit status is that of an error, and the line names the token."""
+    apply = Transformer.apply
+
+    def broken(self, params, tokens, positions, *rest):
+        output = apply(self, params, tokens, positions, *rest)
+        bad = jnp.where(positions >= 12, jnp.nan, 0.0)[:, None]
+        return output._replace(logits=output.logits + bad)
+
+    monkeypatch.setattr(Transformer, "apply", broken)
+    words = ("generate", "hello", "--method", "autoregressive", "--dtype", "float32", "--max-new-tokens", "33")
+    status, out, err = run(*words, "--json")
+    result = json.loads(out)
+    number = len(result["token_ids"])
+    assert (status, result["finish_reason"], result["stats"]["tokens"]) == (2, "error", number)
+    assert 0 < number < 13
+    assert f"for new token {number + 1} hold NaN" in err
+    status, out, err = run(*words)
+    assert (status, out) == (2, result["text"] + "\n")
+    assert f"for new token {number + 1} hold NaN" in err
+
+
+def test_ctrl_c_says_what_there_is(run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(decode, "stream", interrupted)
+    status, out, err = run("generate", "hello")
+    assert (status, out) == (130, "\n")
+    assert "interrupted: 0 tokens" in err
