@@ -45,6 +45,9 @@ CASES = {
     "sampled keep all, batch 1": ((3, 1, hrad.KEEP_ALL), {}, 1, 0.9),
     "sampled h-rad, batch 3": ((3, 2, H_RAD), {}, 3, 0.9),
 }
+COUNTS = "sampled keep all, batch 1"
+"""The case with a penalty: both sides count the tokens of the row and of the line."""
+
 GROWS = "greedy keep all, batch 3"
 """The case that begins without room for all it emits."""
 
@@ -58,7 +61,7 @@ def test_equals_fused(case):
         "prompts": PROMPTS[-batch:],
         "count": 40,
         "stop_ids": [7] if batch > 1 else (),
-        "sampling": decode.Sampling(temperature),
+        "sampling": decode.Sampling(temperature, frequency_penalty=0.5 if case == COUNTS else 0.0),
     }
     fused = checks.run(decoder, params, **run)
     both = run_split(decoder, params, **run, first_capacity=64 if case == GROWS else None)
