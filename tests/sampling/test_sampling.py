@@ -56,7 +56,10 @@ def test_pipeline_equals_its_twin(seed, temperature, top_k, top_p, min_p, banned
         bias=jnp.asarray(bias),
         draft_temperature=jnp.float32(1),
         is_greedy=jnp.array(temperature == 0),
-        **{k: jnp.array(v, "i4" if k == "top_k" else "f4") for k, v in values.items()},
+        temperature=jnp.float32(temperature),
+        top_k=jnp.int32(top_k),
+        top_p=jnp.float32(top_p),
+        min_p=jnp.float32(min_p),
     )
     law = np.asarray(target_distribution(traced, logits))
     np.testing.assert_allclose(law, reference.distribution(logits, bias=bias, **values), atol=2e-6)
