@@ -1,6 +1,6 @@
 """Records what transformers+torch computes, for tests that run without torch.
 
-python scripts/record_references.py                    every tiny family of tests/checkpoints.py
+python scripts/record_references.py                    the tiny families and ropes of tests/checkpoints.py
 python scripts/record_references.py SmolLM2.gguf       SmolLM2-135M-Instruct too, and how far jaxspec is from it
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from checkpoints import DATA, FAMILIES, layers_of, prefill, random_checkpoint, torch_reference  # noqa: E402
+from checkpoints import DATA, FAMILIES, layers_of, prefill, random_checkpoint, torch_reference, torch_ropes  # noqa: E402
 
 from jaxspec.networks import load, load_tokenizer  # noqa: E402
 
@@ -48,6 +48,7 @@ def main() -> None:
         np.savez_compressed(DATA / f"transformer_{family}.npz", **cast(dict[str, Any], reference))
         ours = layers_of(family)
         print(family, *(f"{name} {np.abs(ours[name] - reference[name]).max():.1e}" for name in ours))
+    np.savez_compressed(DATA / "ropes.npz", **cast(dict[str, Any], torch_ropes()))
     if gguf is not None:
         record_smollm2(gguf)
 

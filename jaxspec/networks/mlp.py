@@ -20,7 +20,7 @@ from flax import nnx
 from jaxspec import records
 from jaxspec.base import Params
 from jaxspec.networks.files.folder import read_safetensors
-from jaxspec.networks.layers import PRECISION
+from jaxspec.networks.weights.products import PRECISION
 
 HIDDEN_SIZES = (256, 64)
 DROPOUT = 0.2

@@ -6,12 +6,12 @@ reads the context, writes the block and attends to both. Activations are `[n, D]
     columns   `(weight @ x.T).T`   the faster one on CPU for few tokens: the weight streams through as it lies
     rows      `x @ weight.T`
 
-and layers run either one after another in the program (unrolled) or in a `lax.scan` over stacked weights and caches.
+and layers run either one after another in the program (unrolled) or in a `lax.scan` over stacked weights and caches
+(`running`).
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -20,9 +20,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxspec.base import Context, Entries, Output, Params
+from jaxspec.networks import running
+from jaxspec.networks.attention import KeysValues
 from jaxspec.networks.families import TransformerConfig
+from jaxspec.networks.families.rope import trained_length
 from jaxspec.networks.form import Form
-from jaxspec.networks.layers import Ends, KeysValues, Layer, Step, rotation
+from jaxspec.networks.layers import Ends, Layer, scaled
+from jaxspec.networks.running import Placed
 from jaxspec.networks.weights import products
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -43,6 +47,8 @@ class Transformer:
             `weights.products`.
         kept_ids: The ascending tokens that it gives logits for, `[n, len(kept_ids)]`, by a head of its own that has
             their rows only (a draft's reduced vocabulary, FR-Spec); None: all. See `derived.reduce_vocabulary`.
+        context_length: Positions that it is used for; None: what it was made for. It matters for rotation that depends
+            on the length (`families.rope`): without it such a network is used up to its old length, unstretched.
     """
 
     config: TransformerConfig
@@ -52,6 +58,7 @@ class Transformer:
     scan_layers: bool = False
     blocks: bool = False
     kept_ids: tuple[int, ...] | None = None
+    context_length: int | None = None
 
     def __post_init__(self):
         if self.dtype not in DTYPES:
@@ -66,6 +73,8 @@ class Transformer:
                 f"blocks=True with columns={self.columns}, scan_layers={self.scan_layers}: blocks are for products "
                 "of columns and layers that are not scanned. Leave blocks out, or set columns=True, scan_layers=False."
             )
+        if self.context_length is not None and self.context_length < 1:
+            raise ValueError(f"context_length={self.context_length}: it must be at least 1.")
 
     @property
     def vocab_size(self) -> int:
@@ -73,7 +82,10 @@ class Transformer:
 
     @property
     def max_length(self) -> int | None:
-        return self.config.max_length
+        if self.context_length is not None:
+            return self.context_length
+        trained = trained_length(self.config.rope_scaling)
+        return self.config.max_length if trained is None else trained
 
     @property
     def has_tied_head(self) -> bool:
@@ -91,7 +103,7 @@ class Transformer:
         return dataclasses.replace(self, blocks=False)._shapes()
 
     def init(self, key: jax.Array) -> Params:
-        """Random parameters: normal weights, zero biases, norms of one. The key is consumed."""
+        """Random parameters: normal weights, zero biases, norms that change nothing. The key is consumed."""
         leaves, tree = jax.tree_util.tree_flatten_with_path(self.shapes())
         keys = jax.random.split(key, len(leaves))
 
@@ -99,7 +111,7 @@ class Transformer:
             if path[-1].key == "bias":
                 return jnp.zeros(shape.shape, shape.dtype)
             if len(shape.shape) == 1:
-                return jnp.ones(shape.shape, shape.dtype)
+                return jnp.full(shape.shape, 1 - self.config.norm_offset, shape.dtype)
             return (self.config.initializer_range * jax.random.normal(key, shape.shape)).astype(shape.dtype)
 
         drawn = [draw(path, shape, key) for (path, shape), key in zip(leaves, keys, strict=True)]
@@ -126,7 +138,10 @@ class Transformer:
         return _with_blocks(self._shapes(), params) if self.blocks else params
 
     def empty(self, slots: int) -> Entries:
-        """Zero entries of `slots` tokens: `KeysValues` of each layer, or of all, stacked `[L, …]`, when scanned."""
+        """Zero entries of `slots` tokens: `KeysValues` of each layer, or of all, stacked `[L, …]`, when scanned.
+
+        A network with windows stores positions too: `Placed`.
+        """
         heads, head_dim, num_layers = self.config.num_kv_heads, self.config.head_dim, self.config.num_layers
         lead = (num_layers,) if self.scan_layers else ()
 
@@ -134,11 +149,12 @@ class Transformer:
             keys, values = (*lead, heads, head_dim, slots), (*lead, heads, slots, head_dim)
             return KeysValues(jnp.zeros(keys, self.dtype), jnp.zeros(values, self.dtype))
 
-        return layer() if self.scan_layers else tuple(layer() for _ in range(num_layers))
+        layers = layer() if self.scan_layers else tuple(layer() for _ in range(num_layers))
+        return layers if self.config.window is None else Placed(layers, jnp.zeros(slots, jnp.int32))
 
     def embed(self, params: Params, token: jax.Array) -> jax.Array:
         """`[D]` input embedding of one token."""
-        return params["embed_tokens"]["weight"][token]
+        return scaled(params["embed_tokens"]["weight"][token], self.config.embedding_multiplier)
 
     def apply(
         self,
@@ -161,10 +177,14 @@ class Transformer:
         ends: Ends = nnx.merge(
             _split(Ends, self.form).graph, {name: params[name] for name in params if name != "layers"}
         )
-        step = Step(*rotation(self.config, positions), context.length, slot, mask)
-        run = _scan if self.scan_layers else _unroll
-        states, block = run(
-            _split(Layer, self.form).graph, params["layers"], ends.embed(tokens), context.entries, block, step
+        states, block = running.run(
+            self.scan_layers,
+            _split(Layer, self.form).graph,
+            params["layers"],
+            ends.embed(tokens),
+            context.entries,
+            block,
+            running.Call(self.config, self.max_length, positions, context.length, slot, mask),
         )
         final = ends.normalise(states[-1])
         hidden = None
@@ -213,48 +233,6 @@ def _some(names: set[str]) -> str:
     """The first of the names, and how many more there are."""
     first, *others = sorted(names) or ["nothing"]
     return first + (f" (and {len(others)} more)" if others else "")
-
-
-def _unroll(
-    graph: nnx.GraphDef[Layer], params: Params, x: jax.Array, context: Entries, block: Entries, step: Step
-) -> tuple[list[jax.Array], Entries]:
-    """Hidden states in front of and behind each layer, and the written block."""
-    states, written = [x], []
-    for index in range(len(context)):
-        layer = nnx.merge(graph, params[str(index)])
-        x, entries = layer(x, context[index], block[index], step)
-        states.append(x)
-        written.append(entries)
-    return states, tuple(written)
-
-
-def _scan(
-    graph: nnx.GraphDef[Layer], params: Params, x: jax.Array, context: Entries, block: Entries, step: Step
-) -> tuple[list[jax.Array], Entries]:
-    """As `_unroll`. Entries are closed over and indexed: as scan inputs under `vmap` they would be transposed."""
-    num_layers, n = context.keys.shape[0], step.mask.shape[0]
-
-    def body(
-        x: jax.Array, layer_index_params: tuple[jax.Array, Params]
-    ) -> tuple[jax.Array, tuple[jax.Array, KeysValues]]:
-        index, layer_params = layer_index_params
-        take: Callable[[jax.Array], jax.Array] = functools.partial(
-            jax.lax.dynamic_index_in_dim, index=index, keepdims=False
-        )
-        layer = nnx.merge(graph, layer_params)
-        x, entries = layer(x, jax.tree.map(take, context), jax.tree.map(take, block), step)
-        new = KeysValues(
-            jax.lax.dynamic_slice_in_dim(entries.keys, step.slot, n, 2),
-            jax.lax.dynamic_slice_in_dim(entries.values, step.slot, n, 1),
-        )
-        return x, (x, new)
-
-    _, (states, new) = jax.lax.scan(body, x, (jnp.arange(num_layers), params))
-    written = KeysValues(
-        jax.lax.dynamic_update_slice_in_dim(block.keys, new.keys, step.slot, 3),
-        jax.lax.dynamic_update_slice_in_dim(block.values, new.values, step.slot, 2),
-    )
-    return [x, *states], written
 
 
 class _Split(NamedTuple):

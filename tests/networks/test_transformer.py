@@ -44,8 +44,10 @@ def test_prefill_then_single_steps_equal_one_prefill(family):
         context = cache.commit(model, context, step.block, jnp.int32(1))
 
 
-def test_a_tree_equals_each_of_its_paths_alone():
-    model, params = build(num_features=2)
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_a_tree_equals_each_of_its_paths_alone(family):
+    """Through a window of 5 too, whose end falls into the prompt or into the tree."""
+    model, params = build(family, num_features=2)
     _, context = prefill(model, params, TOKENS[:5])
     parents = [-1, 0, 0, 1, 1, 2]
     nodes = jnp.array([7, 11, 13, 17, 19, 23])
@@ -64,26 +66,26 @@ def test_a_tree_equals_each_of_its_paths_alone():
         assert_close(tree.hidden[node], alone.hidden[-1])
 
 
-@pytest.mark.parametrize("length", [0, 5])
-def test_garbage_behind_the_length_and_in_unseen_slots_changes_nothing(length):
-    model, params = build()
+@pytest.mark.parametrize(("family", "length"), [("qwen3", 0), ("qwen3", 5), ("gemma3", 5)])
+def test_garbage_behind_the_length_and_in_unseen_slots_changes_nothing(family, length):
+    model, params = build(family)
     tokens, positions = jnp.asarray(TOKENS[5:8]), length + jnp.arange(3)
     context = prefill(model, params, TOKENS[:5])[1]._replace(length=jnp.int32(length))
     mask = jnp.zeros((3, 6), bool).at[:, 1:4].set(causal(3))
     clean = apply(model, params, tokens, positions, context, model.empty(6), 1, mask)
-    axes = cache.slot_axes(model)
+    garbage, axes = 10000, cache.slot_axes(model)
     soiled = jax.tree.map(
-        lambda leaf, axis: jnp.swapaxes(jnp.swapaxes(leaf, 0, axis).at[length:].set(1e4), 0, axis),
+        lambda leaf, axis: jnp.swapaxes(jnp.swapaxes(leaf, 0, axis).at[length:].set(garbage), 0, axis),
         context.entries,
         axes,
     )
     dirty_context = context._replace(entries=soiled)
-    dirty_block = jax.tree.map(lambda leaf: leaf - 1e4, model.empty(6))
+    dirty_block = jax.tree.map(lambda leaf: leaf - garbage, model.empty(6))
     dirty = apply(model, params, tokens, positions, dirty_context, dirty_block, 1, mask)
     np.testing.assert_array_equal(dirty.logits, clean.logits)
     assert np.isfinite(clean.logits).all()
     jax.tree.map(
-        lambda leaf, axis: np.testing.assert_array_equal(np.take(leaf, [0, 4, 5], axis), -1e4), dirty.block, axes
+        lambda leaf, axis: np.testing.assert_array_equal(np.take(leaf, [0, 4, 5], axis), -garbage), dirty.block, axes
     )
 
 
@@ -137,17 +139,19 @@ def test_a_traced_slot_equals_a_static_one():
     assert_close(traced, static)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "smollm2", "llama-biases"])
+@pytest.mark.parametrize("family", ["qwen3", "smollm2", "llama-biases", "phi3", "smollm3", "gemma3"])
 def test_all_forms_agree(family):
     def run(columns: bool, scan_layers: bool):
         model, params = build(family, columns=columns, scan_layers=scan_layers, num_features=3)
-        entries = jax.tree.map(lambda leaf: leaf + 0.25, model.empty(8))
+        entries = jax.tree.map(lambda leaf: leaf + jnp.asarray(0.25).astype(leaf.dtype), model.empty(8))
         mask = jnp.ones((4, 6), bool)
         output = apply(
             model, params, TOKENS[:4], POSITIONS[3:7], Context(entries, jnp.int32(5)), model.empty(6), 1, mask
         )
         if not scan_layers:
-            output = output._replace(block=jax.tree.map(lambda *leaves: jnp.stack(leaves), *output.block))
+            layers, *positions = output.block if family == "gemma3" else (output.block,)
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+            output = output._replace(block=type(output.block)(stacked, *positions) if positions else stacked)
         return output
 
     first = run(True, False)

@@ -4,7 +4,15 @@
 Reads nothing of jaxspec; the transformer and `networks.files` import it.
 """
 
-from jaxspec.networks.families.config import Llama3RopeScaling, TransformerConfig
-from jaxspec.networks.families.table import FAMILIES, from_hugging_face, to_hugging_face
+from jaxspec.networks.families.config import TransformerConfig
+from jaxspec.networks.families.rope import Llama3RopeScaling
+from jaxspec.networks.families.table import ARCHITECTURES, FAMILIES, from_hugging_face, to_hugging_face
 
-__all__ = ["FAMILIES", "Llama3RopeScaling", "TransformerConfig", "from_hugging_face", "to_hugging_face"]
+__all__ = [
+    "ARCHITECTURES",
+    "FAMILIES",
+    "Llama3RopeScaling",
+    "TransformerConfig",
+    "from_hugging_face",
+    "to_hugging_face",
+]

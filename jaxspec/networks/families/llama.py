@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxspec.networks.families.common import Family
+from jaxspec.networks.families.common import GGUF, Family
 from jaxspec.networks.families.config import TransformerConfig
 
 
 def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
     bias = bool(config.get("attention_bias"))
     return {"attention_bias": bias, "attention_output_bias": bias, "mlp_bias": bool(config.get("mlp_bias"))}
-
-
-def _is_one(config: TransformerConfig) -> bool:
-    return not config.qk_norm and config.attention_bias == config.attention_output_bias
 
 
 def _keys(config: TransformerConfig) -> dict[str, Any]:
@@ -24,8 +20,7 @@ LLAMA = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
     fields=_fields,
-    is_one=_is_one,
     keys=_keys,
     understood=frozenset({"attention_bias", "mlp_bias"}),
-    has_interleaved_rows=True,
+    gguf=GGUF("llama", has_interleaved_rows=True),
 )

@@ -3,23 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxspec.networks.families.common import Family, given
+from jaxspec.networks.families.common import GGUF, Family, given, layer_types, windows
 from jaxspec.networks.families.config import TransformerConfig
 
-# A sliding window is not in use while use_sliding_window is false, which is checked among the common keys.
-_WINDOW = frozenset({"sliding_window", "max_window_layers"})
+_WINDOW = frozenset({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"})
+
+
+def _windows(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A window is in use only where `use_sliding_window` says so, and only from `max_window_layers` on."""
+    first = given(config, "max_window_layers", 28)
+    return windows(config, lambda layer: layer >= first) if config.get("use_sliding_window") else {}
+
+
+def _window_keys(config: TransformerConfig) -> dict[str, Any]:
+    if config.window is None:
+        return {}
+    return {"use_sliding_window": True, "sliding_window": config.window, "layer_types": layer_types(config)}
 
 
 def _qwen2_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"attention_bias": True}
-
-
-def _is_qwen2(config: TransformerConfig) -> bool:
-    return not config.qk_norm and _biases(config) == (True, False, False)
-
-
-def _qwen2_keys(config: TransformerConfig) -> dict[str, Any]:
-    return {}
+    return {"attention_bias": True, **_windows(config)}
 
 
 def _qwen3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,22 +32,27 @@ def _qwen3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "attention_bias": bias,
         "attention_output_bias": bias,
         "qk_norm": True,
+        **_windows(config),
     }
 
 
-def _is_qwen3(config: TransformerConfig) -> bool:
-    return config.qk_norm and _biases(config) in ((False, False, False), (True, True, False))
-
-
 def _qwen3_keys(config: TransformerConfig) -> dict[str, Any]:
-    return {"attention_bias": config.attention_bias}
+    return {"attention_bias": config.attention_bias, **_window_keys(config)}
 
 
-def _biases(config: TransformerConfig) -> tuple[bool, bool, bool]:
-    return config.attention_bias, config.attention_output_bias, config.mlp_bias
-
-
-QWEN2 = Family("qwen2", "Qwen2ForCausalLM", _qwen2_fields, _is_qwen2, _qwen2_keys, harmless=_WINDOW)
+QWEN2 = Family(
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    fields=_qwen2_fields,
+    keys=_window_keys,
+    understood=_WINDOW,
+    gguf=GGUF("qwen2"),
+)
 QWEN3 = Family(
-    "qwen3", "Qwen3ForCausalLM", _qwen3_fields, _is_qwen3, _qwen3_keys, frozenset({"attention_bias"}), _WINDOW
+    model_type="qwen3",
+    architecture="Qwen3ForCausalLM",
+    fields=_qwen3_fields,
+    keys=_qwen3_keys,
+    understood=_WINDOW | {"attention_bias"},
+    gguf=GGUF("qwen3"),
 )

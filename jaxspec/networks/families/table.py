@@ -6,11 +6,23 @@ from typing import Any
 from jaxspec.networks.families import common
 from jaxspec.networks.families.common import Family
 from jaxspec.networks.families.config import TransformerConfig
+from jaxspec.networks.families.gemma import GEMMA2, GEMMA3
+from jaxspec.networks.families.granite import GRANITE
 from jaxspec.networks.families.llama import LLAMA
+from jaxspec.networks.families.mistral import MISTRAL
+from jaxspec.networks.families.olmo import OLMO2
+from jaxspec.networks.families.phi import PHI3
 from jaxspec.networks.families.qwen import QWEN2, QWEN3
+from jaxspec.networks.families.smollm import SMOLLM3
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (LLAMA, QWEN2, QWEN3)}
-"""By `model_type`. A new family is a file beside this one and an entry here."""
+_FAMILIES = (LLAMA, QWEN2, QWEN3, MISTRAL, PHI3, OLMO2, GRANITE, SMOLLM3, GEMMA2, GEMMA3)
+"""A new family is a file beside this one and an entry here. The first that can say a network's constants writes it."""
+
+FAMILIES: dict[str, Family] = {family.model_type: family for family in _FAMILIES}
+"""By `model_type`."""
+
+ARCHITECTURES: dict[str, Family] = {family.gguf.architecture: family for family in FAMILIES.values() if family.gguf}
+"""By the architecture that GGUF files name."""
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> TransformerConfig:
@@ -32,13 +44,18 @@ def to_hugging_face(config: TransformerConfig) -> dict[str, Any]:
     """A `config.json` that transformers 4 and 5 read.
 
     Raises:
-        ValueError: No family has this combination of biases and norms.
+        ValueError: No family has these constants.
     """
-    family = next((family for family in FAMILIES.values() if family.is_one(config)), None)
-    if family is None:
-        biases = (config.attention_bias, config.attention_output_bias, config.mlp_bias)
-        raise ValueError(
-            f"attention_bias, attention_output_bias, mlp_bias = {biases} with qk_norm={config.qk_norm} is none of "
-            f"{', '.join(FAMILIES)}, so it has no config.json."
-        )
-    return common.written(config, family)
+    for family in FAMILIES.values():
+        entries = common.written(config, family)
+        if _means(entries, config):
+            return entries
+    raise ValueError(f"{config} is none of {', '.join(FAMILIES)}, so it has no config.json.")
+
+
+def _means(entries: Mapping[str, Any], config: TransformerConfig) -> bool:
+    """Whether a config is read as these constants: a family has those that its own config can say."""
+    try:
+        return from_hugging_face(entries) == config
+    except ValueError:
+        return False

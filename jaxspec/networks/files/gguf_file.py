@@ -1,21 +1,22 @@
 """A GGUF file as a Hugging Face folder would be: config, tensors and tokenizer under the same names.
 
-The `gguf` package parses and dequantises. Llama's query and key rows are stored for interleaved rotation, and are put
-back in the order of halves.
+The `gguf` package parses and dequantises. What is different in a family's files stands with the family
+(`families.common.GGUF`): Llama's query and key rows are stored for interleaved rotation, and are put back in the order
+of halves; norms of Gemma are stored whole, and get back to what they differ from 1 by.
 """
 
-import dataclasses
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxspec.networks.families import FAMILIES, Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.families import ARCHITECTURES, Llama3RopeScaling, TransformerConfig, from_hugging_face
+from jaxspec.networks.families.config import LayerKind
 from jaxspec.networks.files.folder import Tensor, checkpoint_name
-from jaxspec.networks.layers import inverse_frequencies
+from jaxspec.networks.rotation import inverse_frequencies
 
 _NAMES = {
     "token_embd": "embed_tokens",
@@ -63,8 +64,15 @@ def read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         for name, field in reader.fields.items()
         if name.startswith(f"{architecture}.")
     }
+    if architecture not in ARCHITECTURES:
+        raise ValueError(
+            f"{file}: model_type={architecture!r} is not implemented; supported: {', '.join(ARCHITECTURES)}."
+        )
+    family = ARCHITECTURES[architecture]
+    assert family.gguf is not None
+    keys = {**_KEYS, **family.gguf.keys}
     config: dict[str, Any] = {
-        "model_type": architecture,
+        "model_type": family.model_type,
         "tie_word_embeddings": "output.weight" not in stored,
         "vocab_size": int(stored["token_embd.weight"].shape[1]),
     }
@@ -73,22 +81,25 @@ def read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise ValueError(
                 f"{file}: {architecture}.{name}={value} differs from layer to layer, which is not implemented."
             )
-        key = _KEYS.get(name, f"{architecture}.{name}")  # An unknown key keeps its name and is refused by it.
+        key = keys.get(name, f"{architecture}.{name}")  # An unknown key keeps its name and is refused by it.
         if key is not None:
             config[key] = value
+    config |= family.gguf.config(config)
     parsed = from_hugging_face(config)
     for name in ("rope.dimension_count", "attention.value_length"):
         if own.get(name, parsed.head_dim) != parsed.head_dim:
             raise ValueError(f"{file}: {architecture}.{name}={own[name]} is not the head size {parsed.head_dim}.")
     if "rope_freqs.weight" in stored:
         config["rope_scaling"] = _rope_scaling(file, parsed, _dequantise(stored.pop("rope_freqs.weight")))
-    is_interleaved = FAMILIES[architecture].has_interleaved_rows
+    is_interleaved = family.gguf.has_interleaved_rows
     heads = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads} if is_interleaved else {}
+    names = {**_NAMES, **family.gguf.names}
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
         shape = tuple(int(size) for size in reversed(tensor.shape))
-        read = functools.partial(_dequantise, tensor, heads.get(name.split(".")[-2]) if "." in name else None)
-        tensors[_name(name)] = Tensor(shape, read)
+        kind = name.split(".")[-2] if "." in name else ""
+        offset = parsed.norm_offset if kind.endswith("norm") else 0.0
+        tensors[_name(name, names)] = Tensor(shape, functools.partial(_dequantise, tensor, heads.get(kind), offset))
     return config, tensors
 
 
@@ -100,11 +111,13 @@ def _reader(file: Path, modified: int) -> Any:
     return GGUFReader(file)
 
 
-def _dequantise(tensor: Any, num_heads: int | None = None) -> np.ndarray:
-    """A GGUF tensor as floats; `num_heads` is said where its rows are permuted."""
+def _dequantise(tensor: Any, num_heads: int | None = None, offset: float = 0.0) -> np.ndarray:
+    """A GGUF tensor as floats, less the offset; `num_heads` is said where its rows are permuted."""
     from gguf import quants
 
     weight = quants.dequantize(tensor.data, tensor.tensor_type)
+    if offset:
+        return weight - weight.dtype.type(offset)
     return weight if num_heads is None else _unpermute(weight, num_heads)
 
 
@@ -114,12 +127,12 @@ def _unpermute(weight: np.ndarray, num_heads: int) -> np.ndarray:
     return weight.reshape(num_heads, rows // num_heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
-def _name(name: str) -> str:
+def _name(name: str, names: Mapping[str, str]) -> str:
     """A tensor's name in a Hugging Face checkpoint; names that have none stay, and are refused as unexpected."""
     *place, kind, leaf = name.split(".")
-    if kind not in _NAMES or (place and (len(place) != 2 or place[0] != "blk")):
+    if kind not in names or (place and (len(place) != 2 or place[0] != "blk")):
         return name
-    return checkpoint_name(".".join([*(["layers", place[1]] if place else []), _NAMES[kind], leaf]))
+    return checkpoint_name(".".join([*(["layers", place[1]] if place else []), names[kind], leaf]))
 
 
 def _rope_scaling(file: Path, config: TransformerConfig, divisors: np.ndarray) -> dict[str, Any]:
@@ -129,7 +142,7 @@ def _rope_scaling(file: Path, config: TransformerConfig, divisors: np.ndarray) -
     """
     scaling = Llama3RopeScaling(float(divisors.max()), 1.0, 4.0, 8192)
     plain, scaled = (
-        inverse_frequencies(dataclasses.replace(config, rope_scaling=which)).astype(np.float64)
+        inverse_frequencies(config, LayerKind(None, config.rope_theta, which), None).astype(np.float64)
         for which in (None, scaling)
     )
     if divisors.shape != plain.shape or not np.allclose(plain / scaled, divisors, rtol=1e-3):

@@ -33,16 +33,17 @@ def test_both_forms_of_rope_mean_the_same():
 @pytest.mark.parametrize(
     ("family", "key", "value", "named"),
     [
-        ("llama2", "model_type", "mamba", "model_type='mamba'.*llama, qwen2, qwen3"),
+        ("llama2", "model_type", "mamba", "model_type='mamba'.*llama, qwen2, qwen3, mistral"),
         ("llama2", "hidden_act", "gelu", "hidden_act='gelu'.*'silu'"),
         ("llama2", "pretraining_tp", 2, "pretraining_tp=2"),
         ("llama2", "sliding_window", 4096, "sliding_window=4096"),
-        ("llama2", "partial_rotary_factor", 0.5, "partial_rotary_factor=0.5"),
-        ("llama2", "rope_scaling", {"type": "linear", "factor": 2.0}, "rope_type='linear'.*'llama3'"),
-        ("llama2", "rope_scaling", {"rope_type": "dynamic", "factor": 2.0}, "rope_type='dynamic'"),
-        ("llama2", "rope_parameters", {"rope_type": "yarn", "factor": 2.0}, "rope_type='yarn'"),
-        ("llama2", "rope_parameters", {"rope_type": "longrope"}, "rope_type='longrope'"),
-        ("llama2", "rope_parameters", {"partial_rotary_factor": 0.25}, "partial_rotary_factor=0.25"),
+        ("llama2", "partial_rotary_factor", 1.5, "partial_rotary_factor=1.5"),
+        ("llama2", "rope_theta", -1.0, "rope_theta=-1.0"),
+        ("llama2", "rope_scaling", {"type": "linear"}, "'linear' lacks factor"),
+        ("llama2", "rope_scaling", {"type": "linear", "factor": "2"}, "factor='2'"),
+        ("llama2", "rope_scaling", {"rope_type": "mrope", "mrope_section": [1]}, "rope_type='mrope'.*'longrope'"),
+        ("llama2", "rope_parameters", {"rope_type": "longrope"}, "'longrope' needs short_factor"),
+        ("llama2", "use_mrope", True, "use_mrope=True"),
         ("llama2", "rope_parameters", {"rope_type": "default", "factor": 2.0}, "factor=2.0"),
         ("llama2", "rope_scaling", {"rope_type": "llama3", "factor": 8.0}, "lacks low_freq_factor, high_freq_factor"),
         ("llama2", "quantization_config", {"bits": 4}, "quantization_config="),
@@ -52,8 +53,14 @@ def test_both_forms_of_rope_mean_the_same():
         ("llama2", "head_dim", 7, "head_dim=7"),
         ("llama2", "vocab_size", None, "lacks vocab_size"),
         ("llama2", "num_hidden_layers", 0, "num_layers=0"),
-        ("qwen2", "use_sliding_window", True, "use_sliding_window=True"),
-        ("qwen2", "layer_types", ["full_attention", "sliding_attention"], "sliding_attention"),
+        ("llama2", "layer_types", ["full_attention", "sliding_attention"], "sliding_attention"),
+        ("llama2", "hidden_size", "32", "hidden_size='32' is not a whole number"),
+        ("mistral", "sliding_window", 0, "sliding_window=0"),
+        ("gemma3", "layer_types", ["full_attention", "chunked_attention"], "chunked_attention"),
+        ("gemma3", "use_bidirectional_attention", True, "use_bidirectional_attention=True"),
+        ("gemma3", "attn_logit_softcapping", 5.0, "attn_logit_softcapping=5.0"),
+        ("gemma3", "rope_parameters", {"sliding_attention": {"type": "linear", "factor": 2.0}}, "with a window"),
+        ("smollm3", "no_rope_layers", [1], "no_rope_layers="),
         ("qwen2", "attention_bias", True, "attention_bias=True"),
         ("qwen3", "mlp_bias", True, "mlp_bias=True"),
     ],
@@ -61,6 +68,16 @@ def test_both_forms_of_rope_mean_the_same():
 def test_what_would_change_the_mathematics_is_refused_by_name(family, key, value, named):
     with pytest.raises(ValueError, match=named):
         from_hugging_face({**FAMILIES[family], key: value})
+
+
+def test_keys_that_say_nothing_are_accepted():
+    neutral = {
+        "use_mrope": False,
+        "temperature": 0.7,
+        "do_sample": True,
+        "rope_scaling": {"type": "linear", "factor": 1},
+    }
+    assert from_hugging_face({**FAMILIES["qwen2"], **neutral}) == from_hugging_face(FAMILIES["qwen2"])
 
 
 def test_bookkeeping_is_harmless():
