@@ -7,7 +7,8 @@ Each part is a room of its own, loaded when it is first used; imports run downwa
     measure  pairs                   a pair on this machine; ready pairs
     plan  decode  networks           what to decode with; methods and their loop; models
     verify  sampling  cache  tree    rules; draws; committed tokens; trees
-    profiles  records  base          what was measured; JSON; letters and the `Model` protocol
+    profiles  records                what was measured; JSON written
+    documents  base                  files that people write, read; letters and the `Model` protocol
 """
 
 import importlib

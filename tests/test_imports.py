@@ -18,14 +18,15 @@ PACKAGE, TESTS, SCRIPTS = ROOT / "jaxspec", ROOT / "tests", ROOT / "scripts"
 READS: dict[str, tuple[str, ...]] = {
     "base": (),
     "records": (),
+    "documents": (),
     "tree": (),
     "sampling": ("base",),
     "cache": ("base",),
-    "profiles": ("records",),
+    "profiles": ("records", "documents"),
     "verify": ("sampling",),
     "decode": ("verify", "cache", "tree", "records"),
     "plan": ("tree", "profiles"),
-    "networks": ("base", "records"),
+    "networks": ("base", "records", "documents"),
     "measure": ("decode", "plan"),
     "pairs": ("networks", "profiles"),
     "catalogue": ("measure", "pairs"),
@@ -66,7 +67,19 @@ def test_no_import_runs_upwards():
 
 def test_the_core_knows_no_network():
     """A case of the last one, said by name: whoever widens the table for a core room meets it here."""
-    core = ("base", "records", "tree", "sampling", "cache", "profiles", "verify", "decode", "plan", "measure")
+    core = (
+        "base",
+        "records",
+        "documents",
+        "tree",
+        "sampling",
+        "cache",
+        "profiles",
+        "verify",
+        "decode",
+        "plan",
+        "measure",
+    )
     for name in core:
         assert "networks" not in reach(name), f"{name} is handed functions and arrays: it never imports a network."
     assert "decode" not in reach("networks"), "A network never imports decode."

@@ -6,7 +6,7 @@ Reads `base` alone and never `decode`; pairs and training import it.
 
 from jaxspec.networks.drafts import Copying, early_exit, early_exit_params, reduce_vocabulary
 from jaxspec.networks.families import Llama3RopeScaling, TransformerConfig, from_hugging_face, to_hugging_face
-from jaxspec.networks.files import load, load_tokenizer, save
+from jaxspec.networks.files import listed_stop_ids, load, load_tokenizer, save
 from jaxspec.networks.mlp import MLP
 from jaxspec.networks.transformer import Transformer
 from jaxspec.networks.trimmed import Trimmed, with_blocks, with_features
@@ -22,6 +22,7 @@ __all__ = [
     "early_exit",
     "early_exit_params",
     "from_hugging_face",
+    "listed_stop_ids",
     "load",
     "load_tokenizer",
     "packed",

@@ -19,7 +19,7 @@ from flax import nnx
 
 from jaxspec import records
 from jaxspec.base import Params
-from jaxspec.networks.files.folder import read_safetensors
+from jaxspec.networks.files.safetensors_file import read_safetensors
 from jaxspec.networks.weights.products import PRECISION
 
 HIDDEN_SIZES = (256, 64)

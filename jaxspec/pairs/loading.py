@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 import jaxspec
 from jaxspec.networks import Copying, Trimmed, early_exit, early_exit_params, packed, reduce_vocabulary, with_features
@@ -84,7 +83,7 @@ def load(
     read = _with_heads(read, [heads.load(folder / place) for place in entries.get("hrad", ())], options)
     draft, params = read.draft, read.params["draft"]
     if "kept_ids" in entries:
-        draft, params = reduce_vocabulary(draft, params, np.load(folder / entries["kept_ids"]).tolist())
+        draft, params = reduce_vocabulary(draft, params, reading.kept_ids(folder / entries["kept_ids"]))
     if "copying" in entries:
         draft = Copying(draft, tuple(entries["copying"]))
     return _packed(dataclasses.replace(read, draft=draft, params={**read.params, "draft": params}))
@@ -120,7 +119,7 @@ def _pair(name: str, target: Loaded, draft: Loaded, profiles: tuple[Profile, ...
         params={"target": target.params, "draft": draft.params},
         tokenizer=target.tokenizer,
         profiles=profiles,
-        stop_ids=tuple(token for token in reading.stop_ids(target.tokenizer) if 0 <= token < size),
+        stop_ids=tuple(token for token in target.stop_ids if 0 <= token < size),
         sources={"target": target.source, "draft": draft.source},
         description=description or f"target: {target.source}; draft: {draft.source}",
     )

@@ -1,11 +1,11 @@
 """The two models of a pair as they are read, and the vocabulary that they must share."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxspec import networks
 from jaxspec.base import Params
@@ -16,12 +16,17 @@ BLOCKS_LIMIT = 2 << 30
 
 
 class Loaded(NamedTuple):
-    """A model as read: what it is, its parameters, its tokenizer and where it came from."""
+    """A model as read: what it is, its parameters, its tokenizer, where it came from, and what ends its texts.
+
+    Attributes:
+        stop_ids: The tokenizer's EOS, then what the model's files list; there may be others than tokens.
+    """
 
     model: Transformer
     params: Params
     tokenizer: Any
     source: str
+    stop_ids: tuple[int, ...]
 
     def exit(self, layers: int) -> "Loaded":
         """The early exit, with the same arrays and tokenizer."""
@@ -32,17 +37,34 @@ class Loaded(NamedTuple):
 def read(path: str | Path, source: str, dtype: Any, options: dict[str, Any], tokenizer: Any = None) -> Loaded:
     """The model at a path or hub id. `tokenizer` is that of a folder without one."""
     if tokenizer is None or not Path(path).is_dir() or _has_tokenizer(Path(path)):
-        try:
-            tokenizer = networks.load_tokenizer(path)
-        except (OSError, ValueError) as error:
+        if Path(path).is_dir() and not _has_tokenizer(Path(path)):
             raise ValueError(
                 f"{source} has no tokenizer that can be read. Both models of a pair need theirs, so that they can be "
-                f"compared: put its files into the folder, for a draft those of its target. {error}"
-            ) from error
+                "compared: put its files into the folder, for a draft those of its target."
+            )
+        tokenizer = networks.load_tokenizer(path)
     model, params = networks.load(path, jnp.dtype(dtype).name, **options)
     if "blocks" not in options and _blocks_pay(model, params):
         model, params = with_blocks(model, params)
-    return Loaded(model, params, tokenizer, source)
+    ends = (tokenizer.eos_token_id, *networks.listed_stop_ids(path))
+    stop_ids = tuple(dict.fromkeys(token for token in ends if token is not None))
+    return Loaded(model, params, tokenizer, source, stop_ids)
+
+
+def kept_ids(file: Path) -> list[int]:
+    """Token ids of a `.npy` file.
+
+    Raises:
+        ValueError: There is no such file, or it holds no list of whole numbers.
+    """
+    try:
+        # Mapped: a header that promises more than the file has is an error before memory is taken.
+        found = np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # numpy has many kinds of them for what is no array
+        raise ValueError(f"{file} can't be read as a .npy file of token ids: {error}") from error
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
+        raise ValueError(f"{file} holds no list of whole numbers, which token ids are.")
+    return found.tolist()
 
 
 def _blocks_pay(model: Transformer, params: Params) -> bool:
@@ -90,13 +112,3 @@ def trimmed(role: str, loaded: Loaded, size: int) -> Transformer | Trimmed:
             "a token without a row can't be read. Remove the tokens that were added to the tokenizer."
         )
     return loaded.model if rows == size else Trimmed(loaded.model, size)
-
-
-def stop_ids(tokenizer: Any) -> tuple[int, ...]:
-    """Ids that end a text: the tokenizer's EOS, then what `config.json` and `generation_config.json` beside it list."""
-    listed = [tokenizer.eos_token_id]
-    files = [Path(tokenizer.name_or_path or "", name) for name in ("config.json", "generation_config.json")]
-    for file in files if tokenizer.name_or_path else ():
-        entry = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
-        listed += entry if isinstance(entry, list) else [entry]
-    return tuple(dict.fromkeys(token for token in listed if token is not None))

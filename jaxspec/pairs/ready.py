@@ -70,7 +70,7 @@ class Pair:
                 assistant's turn opened behind it. It begins with BOS where the tokenizer puts it by itself.
 
         Raises:
-            ValueError: Messages with `raw`, or a tokenizer without a chat template without it.
+            ValueError: Messages with `raw`, or without it a tokenizer whose chat template is missing or fails.
         """
         if raw:
             if not isinstance(prompt, str):
@@ -79,7 +79,14 @@ class Pair:
         if not self.tokenizer.chat_template:
             raise ValueError(f"The tokenizer of {self.name} has no chat template: give a text and raw=True (--raw).")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
-        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        try:
+            return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        except Exception as error:  # A template is a program of somebody else, and fails as it likes.
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(
+                f"The chat template of {self.name} fails ({said[:300]}): give a text and raw=True (--raw), or messages "
+                "that it takes."
+            ) from error
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of token ids, without special tokens; negative ids (padding of a `Generation`) are left out."""

@@ -3,6 +3,6 @@
 Reads `families` and the transformer; `networks` imports it and exports its names, `mlp` reads safetensors with it.
 """
 
-from jaxspec.networks.files.loading import load, load_tokenizer, save
+from jaxspec.networks.files.loading import listed_stop_ids, load, load_tokenizer, save
 
-__all__ = ["load", "load_tokenizer", "save"]
+__all__ = ["listed_stop_ids", "load", "load_tokenizer", "save"]

@@ -13,9 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxspec import documents
 from jaxspec.networks.families import ARCHITECTURES, Llama3RopeScaling, TransformerConfig, from_hugging_face
 from jaxspec.networks.families.config import LayerKind
-from jaxspec.networks.files.folder import Tensor, checkpoint_name
+from jaxspec.networks.files import gguf_reading
+from jaxspec.networks.files.folder import checkpoint_name
+from jaxspec.networks.files.gguf_reading import Stored
+from jaxspec.networks.files.safetensors_file import Tensor
+from jaxspec.networks.files.tokenizer import understood
 from jaxspec.networks.rotation import inverse_frequencies
 
 _NAMES = {
@@ -53,33 +58,33 @@ _KEYS = {
 
 
 def read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config, in Hugging Face's names, and tensors of a GGUF file."""
-    reader = _reader(file, file.stat().st_mtime_ns)
-    stored = {tensor.name: tensor for tensor in reader.tensors}
-    if "general.architecture" not in reader.fields or "token_embd.weight" not in stored:
-        raise ValueError(f"{file} says no general.architecture, or has no token_embd.weight: it is no language model.")
-    architecture = reader.fields["general.architecture"].contents()
+    """Config, in Hugging Face's names, and tensors of a GGUF file.
+
+    Raises:
+        ValueError: It is damaged, no language model's, or asks for what is not implemented.
+    """
+    found = gguf_reading.read(file)
+    architecture, stored = _architecture(file, found.fields), dict(found.tensors)
+    if "token_embd.weight" not in stored:
+        raise ValueError(f"{file} has no token_embd.weight: it is no language model.")
     own = {
-        name.removeprefix(f"{architecture}."): field.contents()
-        for name, field in reader.fields.items()
+        name.removeprefix(f"{architecture}."): value
+        for name, value in found.fields.items()
         if name.startswith(f"{architecture}.")
     }
-    if architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"{file}: model_type={architecture!r} is not implemented; supported: {', '.join(ARCHITECTURES)}."
-        )
     family = ARCHITECTURES[architecture]
     assert family.gguf is not None
     keys = {**_KEYS, **family.gguf.keys}
     config: dict[str, Any] = {
         "model_type": family.model_type,
         "tie_word_embeddings": "output.weight" not in stored,
-        "vocab_size": int(stored["token_embd.weight"].shape[1]),
+        "vocab_size": stored["token_embd.weight"].shape[0],
     }
     for name, value in own.items():
         if isinstance(value, list):
             raise ValueError(
-                f"{file}: {architecture}.{name}={value} differs from layer to layer, which is not implemented."
+                f"{file}: {architecture}.{name}={documents.shown(value)} differs from layer to layer, which is not "
+                "implemented."
             )
         key = keys.get(name, f"{architecture}.{name}")  # An unknown key keeps its name and is refused by it.
         if key is not None:
@@ -90,32 +95,40 @@ def read_gguf(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if own.get(name, parsed.head_dim) != parsed.head_dim:
             raise ValueError(f"{file}: {architecture}.{name}={own[name]} is not the head size {parsed.head_dim}.")
     if "rope_freqs.weight" in stored:
-        config["rope_scaling"] = _rope_scaling(file, parsed, _dequantise(stored.pop("rope_freqs.weight")))
+        divisors = gguf_reading.values(file, "rope_freqs.weight", stored.pop("rope_freqs.weight"))
+        config["rope_scaling"] = _rope_scaling(file, parsed, divisors)
     is_interleaved = family.gguf.has_interleaved_rows
     heads = {"attn_q": parsed.num_heads, "attn_k": parsed.num_kv_heads} if is_interleaved else {}
     names = {**_NAMES, **family.gguf.names}
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
-        shape = tuple(int(size) for size in reversed(tensor.shape))
         kind = name.split(".")[-2] if "." in name else ""
         offset = parsed.norm_offset if kind.endswith("norm") else 0.0
-        tensors[_name(name, names)] = Tensor(shape, functools.partial(_dequantise, tensor, heads.get(kind), offset))
+        read = functools.partial(_values, file, name, tensor, heads.get(kind), offset)
+        tensors[_name(name, names)] = Tensor(tensor.shape, read)
     return config, tensors
 
 
-@functools.lru_cache(maxsize=1)
-def _reader(file: Path, modified: int) -> Any:
-    """The `gguf` package's reader, kept because parsing a vocabulary takes seconds and the tokenizer needs it again."""
-    from gguf import GGUFReader
+def _architecture(file: Path, fields: dict[str, Any]) -> str:
+    """The family that a file is of; looked at before anything dear is done with the file.
 
-    return GGUFReader(file)
+    Raises:
+        ValueError: None that is implemented, or a part of a model.
+    """
+    architecture, parts = fields.get("general.architecture"), fields.get("split.count", 1)
+    if architecture not in list(ARCHITECTURES):
+        raise ValueError(
+            f"{file}: general.architecture is {documents.shown(architecture)}, which is not implemented "
+            f"(model_type={architecture!r}); supported: {', '.join(ARCHITECTURES)}."
+        )
+    if parts not in (0, 1):
+        raise ValueError(f"{file} is one of {parts} parts: put them together first (llama-gguf-split --merge).")
+    return architecture
 
 
-def _dequantise(tensor: Any, num_heads: int | None = None, offset: float = 0.0) -> np.ndarray:
-    """A GGUF tensor as floats, less the offset; `num_heads` is said where its rows are permuted."""
-    from gguf import quants
-
-    weight = quants.dequantize(tensor.data, tensor.tensor_type)
+def _values(file: Path, name: str, tensor: Stored, num_heads: int | None, offset: float) -> np.ndarray:
+    """A tensor as floats, less the offset; `num_heads` is said where its rows are permuted."""
+    weight = gguf_reading.values(file, name, tensor)
     if offset:
         return weight - weight.dtype.type(offset)
     return weight if num_heads is None else _unpermute(weight, num_heads)
@@ -157,32 +170,60 @@ def _rope_scaling(file: Path, config: TransformerConfig, divisors: np.ndarray) -
 
 
 def read_gguf_tokenizer(file: Path) -> Any:
-    """A transformers tokenizer from a GGUF file's metadata."""
-    from transformers import PreTrainedTokenizerFast
+    """A transformers tokenizer from a GGUF file's metadata.
 
-    prefix = "tokenizer.ggml."
-    fields = _reader(file, file.stat().st_mtime_ns).fields
-    stored = {
-        str(name).removeprefix(prefix): field.contents() for name, field in fields.items() if name.startswith(prefix)
-    }
+    Raises:
+        ValueError: It holds none, or one that is damaged or of a kind that is not understood.
+    """
+    fields = gguf_reading.read(file).fields
+    stored = {name.removeprefix(_TOKENIZER): value for name, value in fields.items() if name.startswith(_TOKENIZER)}
     if "tokens" not in stored:
         raise ValueError(f"{file} holds no tokenizer.")
-    template = fields.get("tokenizer.chat_template")
+    return understood(
+        lambda: _tokenizer(_architecture(file, fields), stored, fields.get("tokenizer.chat_template")), str(file)
+    )
+
+
+def read_gguf_ends(file: Path) -> tuple[int, ...]:
+    """Ids that end a text, a turn or a message by a GGUF file's metadata.
+
+    Raises:
+        ValueError: One of them is no token's.
+    """
+    fields = gguf_reading.read(file).fields
+    size, found = len(fields.get(f"{_TOKENIZER}tokens", ())), []
+    for name in _ENDS:
+        token = fields.get(f"{_TOKENIZER}{name}")
+        if token is not None and not (type(token) is int and 0 <= token < size):
+            raise ValueError(
+                f"{file}: {_TOKENIZER}{name} is {documents.shown(token)}, but a token's id is needed: 0 to {size - 1}."
+            )
+        found += [] if token is None else [token]
+    return tuple(dict.fromkeys(found))
+
+
+def _tokenizer(architecture: str, stored: dict[str, Any], template: Any) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     convert = _tokenizer_conversion()
     backend, extra = convert(
-        fields["general.architecture"].contents(),
-        {**stored, "tokenizer_type": stored.get("model"), "pre_tokenizer_type": stored.get("pre")},
+        architecture, {**stored, "tokenizer_type": stored.get("model"), "pre_tokenizer_type": stored.get("pre")}
     )
     special = {name: stored["tokens"][stored[key]] for name, key in _SPECIAL_TOKENS.items() if key in stored}
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        chat_template=template.contents() if template is not None else None,
+        chat_template=template,
         # llama.cpp's default where the file does not say: only sentencepiece vocabularies begin with BOS.
         add_bos_token=stored.get("add_bos_token", stored.get("model") == "llama"),
         add_eos_token=stored.get("add_eos_token", False),
         **{"bos_token": None, "eos_token": None, **extra, **special},
     )
 
+
+_TOKENIZER = "tokenizer.ggml."
+
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""The ends of a text, of a turn and of a message, behind the tokenizer's prefix."""
 
 _SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",

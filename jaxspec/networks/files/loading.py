@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxspec import records
+from jaxspec import documents, records
 from jaxspec.base import Params
 from jaxspec.networks.families import from_hugging_face, to_hugging_face
-from jaxspec.networks.files.folder import CONFIG, INDEX, WEIGHTS, Tensor, checkpoint_name, read_folder
-from jaxspec.networks.files.gguf_file import read_gguf, read_gguf_tokenizer
+from jaxspec.networks.files.folder import CONFIG, INDEX, WEIGHTS, checkpoint_name, read_folder
+from jaxspec.networks.files.gguf_file import read_gguf, read_gguf_ends, read_gguf_tokenizer
+from jaxspec.networks.files.safetensors_file import Tensor
+from jaxspec.networks.files.tokenizer import listed_ends, read_tokenizer
 from jaxspec.networks.transformer import Transformer
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -78,14 +80,22 @@ def load_tokenizer(path_or_hub_id: str | Path) -> Any:
         A transformers tokenizer.
 
     Raises:
-        ValueError: Nothing is found there, or a GGUF file has a tokenizer of a kind that is not understood.
+        ValueError: Nothing is found there, or what is damaged, not understood, or asks for code of its own.
     """
     path = _locate(path_or_hub_id)
     if path.suffix == ".gguf":
         return read_gguf_tokenizer(path)
-    from transformers import AutoTokenizer
+    return read_tokenizer(path)
 
-    return AutoTokenizer.from_pretrained(path)
+
+def listed_stop_ids(path_or_hub_id: str | Path) -> tuple[int, ...]:
+    """Ids that end a text, beside the tokenizer's own, by a model's files; what they list may be no token.
+
+    Raises:
+        ValueError: Nothing is found there, or it lists what is no id.
+    """
+    path = _locate(path_or_hub_id)
+    return read_gguf_ends(path) if path.suffix == ".gguf" else listed_ends(path)
 
 
 def _place(model: Transformer, tensors: Mapping[str, Tensor], path: Path) -> Params:
@@ -158,7 +168,7 @@ def _locate(path_or_hub_id: str | Path) -> Path:
     Raises:
         ValueError: It is neither here nor to be had.
     """
-    path = Path(path_or_hub_id).expanduser()
+    path = documents.path(path_or_hub_id)
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
     if path.exists():
