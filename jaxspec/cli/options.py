@@ -165,7 +165,10 @@ def _worded(value: Any) -> str:
 
 def add_prompts(parser: argparse.ArgumentParser, num_prompts: int | None) -> None:
     parser.add_argument(
-        "--prompts", required=True, metavar="FILE", help='JSON lines with "prompt", "messages" or "turns"'
+        "--prompts",
+        required=True,
+        metavar="FILE",
+        help='JSON lines, or a JSON list, of "prompt", "messages", "turns", …',
     )
     parser.add_argument(
         "--num-prompts",

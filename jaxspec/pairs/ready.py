@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxspec import documents
 from jaxspec.base import Model, Params
 from jaxspec.networks import MLP
 from jaxspec.pairs.heads import Head
@@ -61,11 +62,11 @@ class Pair:
         head = self.hrad_at(temperature)
         return self.params if head is None else {**self.params, "hrad": head.params}
 
-    def encode(self, prompt: str | Sequence[Mapping[str, str]], *, raw: bool = False) -> list[int]:
+    def encode(self, prompt: str | Sequence[Mapping[str, Any]], *, raw: bool = False) -> list[int]:
         """Token ids of a prompt.
 
         Args:
-            prompt: A text, or messages `{"role": …, "content": …}`.
+            prompt: A text, or messages `{"role": …, "content": …}`; the assistant's, if it is the last, is continued.
             raw: Whether a text is taken as it is, instead of as a user's message in the chat template with the
                 assistant's turn opened behind it. It begins with BOS where the tokenizer puts it by itself.
 
@@ -75,12 +76,16 @@ class Pair:
         if raw:
             if not isinstance(prompt, str):
                 raise ValueError("raw=True takes a text: messages need the chat template.")
-            return list(self.tokenizer(prompt)["input_ids"])
+            return list(self.tokenizer(documents.unicode(prompt, "the prompt"))["input_ids"])
         if not self.tokenizer.chat_template:
             raise ValueError(f"The tokenizer of {self.name} has no chat template: give a text and raw=True (--raw).")
+        if isinstance(prompt, str):
+            documents.unicode(prompt, "the prompt")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+        is_begun = messages[-1]["role"] == "assistant"
+        turn = {"continue_final_message": is_begun, "add_generation_prompt": not is_begun}
         try:
-            return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+            return list(self.tokenizer.apply_chat_template(messages, return_dict=False, **turn))
         except Exception as error:  # A template is a program of somebody else, and fails as it likes.
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise ValueError(

@@ -60,14 +60,20 @@ def test_line_separators_in_a_string_do_not_end_its_line(tmp_path):
     [
         ("{nonsense", "is not JSON"),
         ("[1]", "is \\[1\\], but one object a line"),
-        ('{"text": "x"}', '"prompt" \\(a string\\)'),
+        ('{"words": "x"}', 'has the keys \\["words"\\], but "prompt" \\(a string\\)'),
+        ('{"text": 3}', '"text" is 3'),
+        ('{"question": null}', '"question" is null'),
+        ('{"conversations": [{"from": "bing", "value": "x"}]}', 'message 0: "from" is "bing"'),
+        ('{"conversations": [{"from": "human"}]}', "message 0 must be"),
+        ('[{"role": "user", "content": [{"type": "image_url"}]}]', "message 0: a part of its content is"),
+        ('{"prompt": "\\ud83d"}', "lone surrogate"),
+        ("[" * 100_000, "more than 100 deep"),
         ('{"prompt": 3}', '"prompt" is 3'),
         ('{"prompt": ""}', '"prompt" is ""'),
         ('{"turns": []}', '"turns" is \\[\\]'),
         ('{"turns": [5]}', 'the first of "turns" is 5'),
         ('{"messages": "hello"}', '"messages" is "hello"'),
         ('{"messages": [{"role": "user"}]}', "message 0 must be"),
-        ('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}', "the assistant's"),
         ('{"prompt": "x", "category": 3}', '"category" is 3'),
     ],
 )
@@ -78,6 +84,44 @@ def test_a_bad_line_is_named_with_its_number(tmp_path, line, message):
     assert f"{path}, line 3" in str(error.value)
 
 
+CHAT = ({"role": "user", "content": "hello"}, {"role": "assistant", "content": "well"})
+
+
+@pytest.mark.parametrize(
+    ("entry", "content"),
+    [
+        ({"question": "why"}, "why"),
+        ({"text": "why"}, "why"),
+        ({"messages": CHAT}, CHAT),
+        (CHAT, CHAT),
+        ({"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "well"}]}, CHAT),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], None),
+    ],
+)
+@pytest.mark.parametrize("is_list", [False, True])
+def test_the_forms_that_people_have(tmp_path, entry, content, is_list):
+    expected = Prompt(({"role": "user", "content": "ab"},) if content is None else content)
+    path = write(tmp_path / "p", *([json.dumps([entry, entry], indent=1)] if is_list else [entry, entry]))
+    assert prompts.read(path) == [expected] * 2
+
+
+def test_a_file_that_is_one_chat_is_one_prompt(tmp_path):
+    assert prompts.read(write(tmp_path / "p", json.dumps(CHAT, indent=2))) == [Prompt(CHAT)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_says_the_encoding(tmp_path, encoding):
+    (tmp_path / "p").write_text('{"prompt": "é"}\r\n{"prompt": "ü"}', encoding=encoding)
+    assert [one.content for one in prompts.read(tmp_path / "p")] == ["é", "ü"]
+
+
+def test_a_damaged_list_is_named_where_it_is_damaged(tmp_path):
+    with pytest.raises(ValueError, match=r"p is not JSON: .* line 3"):
+        prompts.read(write(tmp_path / "p", "[", '{"prompt": "x"},', "{nonsense", "]"))
+    with pytest.raises(ValueError, match=r"p, entry 2 is 3"):
+        prompts.read(write(tmp_path / "p", '[{"prompt": "x"}, 3]'))
+
+
 def test_files_without_prompts(tmp_path):
     with pytest.raises(ValueError, match=r"missing\.jsonl can't be read: No such file"):
         prompts.read(tmp_path / "missing.jsonl")
@@ -86,7 +130,7 @@ def test_files_without_prompts(tmp_path):
     with pytest.raises(ValueError, match="is empty: one JSON object a line"):
         prompts.read(write(tmp_path / "empty.jsonl", "", "  "))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="is not UTF-8"):
+    with pytest.raises(ValueError, match="is not text in UTF-16"):
         prompts.read(tmp_path / "binary")
 
 
