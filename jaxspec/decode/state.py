@@ -1,5 +1,6 @@
 """What every method carries between rounds, and the parts of a round that are the same for all of them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -210,6 +211,12 @@ def reading(row: Row, vocab_size: int) -> Row:
 def with_past(row: Row, past: Past | None) -> Row:
     """The row whose options read another position's past."""
     return row if past is None else row._replace(options=row.options._replace(past=past))
+
+
+def best(row_at: Callable[[jax.Array], Row], logits: jax.Array) -> jax.Array:
+    """`[n]` int32 arg-max of `[n, V]` logits, under the options of the row as they read it at each `[]` place."""
+    places = jnp.arange(logits.shape[0], dtype=jnp.int32)
+    return jax.vmap(lambda place, one: sampling.argmax(sampling.adjust(row_at(place).options, one)))(places, logits)
 
 
 def emit(row: Row, tokens: jax.Array, count: jax.Array, logprobs: jax.Array | None) -> tuple[Row, jax.Array]:

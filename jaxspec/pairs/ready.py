@@ -82,7 +82,7 @@ class Pair:
         if isinstance(prompt, str):
             documents.unicode(prompt, "the prompt")
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
-        is_begun = messages[-1]["role"] == "assistant"
+        is_begun = bool(messages) and messages[-1].get("role") == "assistant"
         turn = {"continue_final_message": is_begun, "add_generation_prompt": not is_begun}
         try:
             return list(self.tokenizer.apply_chat_template(messages, return_dict=False, **turn))

@@ -97,8 +97,8 @@ def test_a_draft_that_is_the_target_is_always_right(method):
 class ForgetsTheDrafted(TreeDecoder):
     """The counts of a node are those of the row: its own token and its ancestors' do not count."""
 
-    def _past(self, row, drafted, node):
-        return row.options.past
+    def _at_node(self, row, drafted, node):
+        return row
 
 
 @dataclasses.dataclass(frozen=True)

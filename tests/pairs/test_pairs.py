@@ -220,6 +220,10 @@ def test_text_goes_through_the_chat_template_unless_raw(tmp_path):
     assert loaded.decode(np.array([1, 2, 0, -1])) == "w1 w2"
     with pytest.raises(ValueError, match="takes a text"):
         loaded.encode([{"role": "user", "content": "w1"}], raw=True)
+    chat = [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w5 w6"}]
+    assert loaded.encode(chat) == [4, 1, 0, 5, 6]  # goes on: no turn is opened, and none closed
+    with pytest.raises(ValueError, match=r"chat template of .* fails"):
+        loaded.encode([])
 
 
 def test_a_tokenizer_without_template_asks_for_raw(tmp_path):

@@ -31,7 +31,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from jaxspec import base, cache, sampling, verify
+from jaxspec import base, cache, verify
 from jaxspec.base import Context, Entries, Model, Output, Params
 from jaxspec.decode import proposals
 from jaxspec.decode import state as states
@@ -232,9 +232,7 @@ class BranchDecoder:
     def _resolve_greedy(self, row: Row, branches: Branches, logits: jax.Array) -> Verdict:
         """Every token against the arg-max in front of it: no vocabulary-size work but that."""
         places = jnp.arange(self.length, dtype=jnp.int32)
-        best = jax.vmap(lambda past, one: sampling.argmax(sampling.adjust(row.options._replace(past=past), one)))(
-            self._pasts(row, branches, places), logits
-        )
+        best = states.best(lambda place: self.drafter.at_place(row, branches.line, place), logits)
         stands = (branches.line.tokens == best) & (places < branches.num_pending)
         place = jnp.argmin(stands).astype(jnp.int32)  # the branch point at the latest
         is_fork = place == branches.num_pending
@@ -243,12 +241,6 @@ class BranchDecoder:
         accept = jnp.where((places == place)[:, None], matches[None], (places < place)[:, None] & first[None])
         branch = jnp.argmax(matches).astype(jnp.int32)
         return Verdict(place, branch, matches.any(), best[place], accept.astype(jnp.float32))
-
-    def _pasts(self, row: Row, branches: Branches, places: jax.Array) -> sampling.Past | None:
-        """What the options read in front of each of the `[G]` places."""
-        if row.options.past is None:
-            return None
-        return jax.vmap(lambda place: self.drafter.at_place(row, branches.line, place).options.past)(places)
 
 
 def branch_decoder(

@@ -170,9 +170,7 @@ class TreeDecoder:
     def _resolve_greedy(self, row: Row, drafted: Drafted, logits: jax.Array) -> Resolved:
         """The longest path on which every token is the arg-max at its parent: no vocabulary-size work but that."""
         structure = drafted.structure
-        best = jax.vmap(lambda past, one: sampling.argmax(sampling.adjust(row.options._replace(past=past), one)))(
-            self._pasts(row, drafted), logits
-        )
+        best = states.best(lambda node: self._at_node(row, drafted, node), logits)
         matches = (drafted.tokens == best[jnp.maximum(structure.parents, ROOT)]) & drafted.is_active
         matches = matches.at[ROOT].set(True)
         is_reached = (matches[None] | ~structure.mask).all(axis=1)
@@ -192,7 +190,7 @@ class TreeDecoder:
 
         def outcome(node: jax.Array) -> tuple[jax.Array, jax.Array]:
             children, active = children_of(node)
-            at_node = states.with_past(row, self._past(row, drafted, node))
+            at_node = self._at_node(row, drafted, node)
             return self.drafter.test(at_node, drafted, node, logits[node], drafted.tokens[children], active)
 
         def onward(node: jax.Array, child: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -202,18 +200,12 @@ class TreeDecoder:
         _, active = children_of(end.place)
         return Resolved(end.place, token, end.accept, end.steps + active.any().astype(jnp.int32))
 
-    def _past(self, row: Row, drafted: Drafted, node: jax.Array) -> sampling.Past | None:
-        """What the options read in front of the token behind a node: the node and its ancestors are in the text."""
+    def _at_node(self, row: Row, drafted: Drafted, node: jax.Array) -> Row:
+        """The row as its options read it at a `[]` node: the node and its ancestors are in the text."""
         if row.options.past is None:
-            return None
+            return row
         path = drafted.tokens[drafted.structure.paths[node]]
-        return sampling.behind(row.options.past, path[1:], drafted.structure.depths[node])
-
-    def _pasts(self, row: Row, drafted: Drafted) -> sampling.Past | None:
-        """The same of all N nodes."""
-        if row.options.past is None:
-            return None
-        return jax.vmap(lambda node: self._past(row, drafted, node))(jnp.arange(drafted.tokens.shape[0]))
+        return states.with_past(row, sampling.behind(row.options.past, path[1:], drafted.structure.depths[node]))
 
 
 def _check(drafter: Drafter, drafted: Drafted) -> None:
