@@ -85,7 +85,7 @@ def test_joint_law(method):
     assert_law(of(method, MODEL))
 
 
-@pytest.mark.parametrize("method", ["tree", "specbranch"])
+@pytest.mark.parametrize("method", ["chain", "tree", "adaedl", "specbranch"])
 def test_a_draft_that_is_the_target_is_always_right(method):
     """It reads the same counts, its own drafted tokens among them."""
     target, draft, params = pair("pos")
