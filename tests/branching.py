@@ -33,8 +33,8 @@ class ReadsFeatures:
 
 def hashed(noise: float) -> dict[str, Params]:
     """Parameters of `CTX` as a target, and as its draft with noise; 0: the target itself."""
-    seed = CTX.init(jax.random.key(11))["seed"]
-    target, draft = ({"seed": seed, "noise": jnp.float32(value)} for value in (0.0, noise))
+    params = CTX.init(jax.random.key(11))
+    target, draft = (params | {"noise": jnp.float32(value)} for value in (0.0, noise))
     return {"target": target, "draft": draft, "hrad": {}}
 
 
@@ -145,9 +145,9 @@ def seen_by_the_cut(decoder, chunk=64, count=24):
         state, info = loop._round(decoder, hashed(0.4), state)
         tokens, lengths = np.asarray(state.row.tokens), np.asarray(state.row.num_tokens)
         memory = stage(state).memory if decoder.drafter.has_draft_stage else state.memory
-        took_part = np.asarray(info.num_emitted) > 0
+        goes_on = ~np.asarray(state.row.is_finished)  # where the limit cut a round, nothing is read any more
         for row, length in enumerate(lengths):
-            if took_part[row]:
+            if goes_on[row]:
                 label = int(memory.label[row])
                 found.append((label >> 18, (label >> 12) & 63, (label >> 6) & 63, label & 63))
                 wanted.append((tokens[row, 0], length - 2, tokens[row, length - 2], tokens[row, length - 1]))

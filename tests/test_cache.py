@@ -11,7 +11,7 @@ from toys import CtxLM, TableLM
 from jaxspec import cache
 from jaxspec.base import Context
 
-MODEL = TableLM(7)
+MODEL = TableLM(16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Misshapen:
 
 def entries_of(tokens, first_position=0):
     tokens = jnp.asarray(tokens, jnp.int32)
-    return {"token": tokens, "position": first_position + jnp.arange(tokens.shape[0], dtype=jnp.int32)}
+    return (first_position + jnp.arange(tokens.shape[0], dtype=jnp.int32)) * MODEL.vocab_size + tokens
 
 
 def filled(tokens, slots):
@@ -45,7 +45,11 @@ def filled(tokens, slots):
 
 
 def held(context):
-    return context.entries["token"][: int(context.length)].tolist()
+    return (context.entries[: int(context.length)] % MODEL.vocab_size).tolist()
+
+
+def positions(context):
+    return (context.entries[: int(context.length)] // MODEL.vocab_size).tolist()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_commit_appends_the_block():
     assert held(context) == [4, 5]
     context = cache.commit(MODEL, context, entries_of([1, 2, 3], 2), jnp.int32(2))
     assert held(context) == [4, 5, 1, 2]
-    assert context.entries["position"][:4].tolist() == [0, 1, 2, 3]
+    assert positions(context) == [0, 1, 2, 3]
 
 
 def test_commit_gathers_in_the_order_of_the_indices():
@@ -113,7 +117,7 @@ def test_prefill_in_chunks_is_prefill_at_once(chunk):
     for start in range(0, 12, chunk):
         context = cache.prefill(MODEL, params, context, tokens, jnp.int32(start), jnp.int32(stop), chunk)
     assert held(context) == list(range(10))
-    assert context.entries["position"][:10].tolist() == list(range(10))
+    assert positions(context) == list(range(10))
 
 
 def test_prefill_behind_the_end_changes_nothing_that_is_read():
@@ -125,7 +129,7 @@ def test_prefill_behind_the_end_changes_nothing_that_is_read():
 def test_growth_keeps_what_is_held():
     context = cache.grow(MODEL, filled([4, 5, 6], 4), 9)
     assert held(context) == [4, 5, 6]
-    assert context.entries["token"].shape == (9,)
+    assert context.entries.shape == (9,)
     model = HeadsFirst()
     ones = Context(jax.tree.map(jnp.ones_like, model.empty(4)), jnp.int32(4))
     grown = cache.grow(model, ones, 6)

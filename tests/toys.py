@@ -16,7 +16,7 @@ from jaxspec.networks import Transformer, TransformerConfig
 
 @dataclasses.dataclass(frozen=True)
 class _Toy:
-    """A model whose entries are a token and its position, for each slot."""
+    """A model whose entries are one number for each slot: position · V + token."""
 
     vocab_size: int
     max_length: int | None = None
@@ -26,7 +26,7 @@ class _Toy:
         return {}
 
     def empty(self, slots: int) -> Entries:
-        return {"token": jnp.zeros(slots, jnp.int32), "position": jnp.zeros(slots, jnp.int32)}
+        return jnp.zeros(slots, jnp.int32)
 
     def embed(self, params: Params, token: jax.Array) -> jax.Array:
         del params
@@ -37,10 +37,8 @@ class _Toy:
         raise NotImplementedError
 
     def apply(self, params, tokens, positions, context: Context, block, slot, mask) -> Output:
-        new = {"token": tokens, "position": positions}
-        block = jax.tree.map(lambda old, fresh: jax.lax.dynamic_update_slice(old, fresh, (slot,)), block, new)
-        logits = self.logits(params, tokens, positions, context, block, mask)
-        return Output(logits, None, block)
+        block = jax.lax.dynamic_update_slice(block, positions * self.vocab_size + tokens, (slot,))
+        return Output(self.logits(params, tokens, positions, context, block, mask), None, block)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +81,9 @@ class PosLM(_Toy):
 class CtxLM(_Toy):
     """Logits that hash every visible (position, token): a stale slot, a hole or a leak flips the arg-max.
 
+    The hash is a sum of random numbers, one for each entry, which chooses a row of random logits: of all that a test's
+    round contains a model's calls are the most, so they are of few operations.
+
     Attributes:
         noise: How far the logits are from those of the same model without noise (for use as a draft);
             `params["noise"]` goes before it.
@@ -91,22 +92,25 @@ class CtxLM(_Toy):
     noise: float = 0.0
 
     def init(self, key):
-        return {"seed": jax.random.bits(key, (), jnp.uint32)}
+        first, second, third = jax.random.split(key, 3)
+        shape = (2**12, self.vocab_size)
+        return {
+            "marks": jax.random.bits(first, 2**13, jnp.uint32),
+            "logits": jax.random.uniform(second, shape, maxval=6.0),
+            "noises": jax.random.uniform(third, shape, maxval=6.0),
+        }
 
-    def logits(self, params, tokens, positions, context, block, mask):
-        def marks(entries):
-            return _mix(entries["position"].astype(jnp.uint32) * 7919 + entries["token"].astype(jnp.uint32) + 1)
+    def logits(self, params, tokens, positions, context: Context, block, mask):
+        def rows_of(table, numbers):
+            return table.at[numbers & (len(table) - 1)].get(mode="promise_in_bounds")
 
-        committed = jnp.arange(context.entries["token"].shape[0]) < context.length
-        past = jnp.where(committed, marks(context.entries), 0).sum(dtype=jnp.uint32)
-        in_flight = jnp.where(mask, marks(block)[None], 0).sum(axis=1, dtype=jnp.uint32)
-        digest = _mix(past + in_flight + params["seed"])
-
-        def spread(salt):
-            ids = jnp.arange(self.vocab_size, dtype=jnp.uint32)[None]
-            return (_mix(digest[:, None] + 65537 * ids + salt) >> 8).astype(jnp.float32) / 2.0**23
-
-        return 3 * (spread(jnp.uint32(1)) + params.get("noise", self.noise) * spread(jnp.uint32(2)))
+        committed = jnp.arange(context.entries.shape[0]) < context.length
+        past = jnp.where(committed, rows_of(params["marks"], context.entries), 0).sum(dtype=jnp.uint32)
+        in_flight = jnp.where(mask, rows_of(params["marks"], block)[None], 0).sum(axis=1, dtype=jnp.uint32)
+        row = (past + in_flight).astype(jnp.int32)
+        noise = params.get("noise", self.noise)
+        exact = rows_of(params["logits"], row)
+        return exact if isinstance(noise, float) and not noise else exact + noise * rows_of(params["noises"], row)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +140,7 @@ class FeatLM(CtxLM):
 
     def apply(self, params, tokens, positions, context: Context, block, slot, mask) -> Output:
         output = super().apply(params, tokens, positions, context, block, slot, mask)
-        rows = jnp.full_like(tokens, context.entries["token"][0])
+        rows = jnp.full_like(tokens, context.entries[0])  # at position 0 the number is the token
         hidden = jax.nn.one_hot(jnp.stack([rows, positions, tokens], axis=1), self.width)
         return output._replace(hidden=hidden)
 
@@ -266,11 +270,3 @@ TREES = {
     "comb": tree.comb(3, 3),
     "optimal": plan.optimal_tree([0.5, 0.2, 0.1], 12),
 }
-
-
-def _mix(x):
-    """A 32-bit integer hash (the finaliser of MurmurHash3)."""
-    x = x.astype(jnp.uint32)
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)

@@ -131,7 +131,7 @@ def test_forgotten_catch_up_token_is_rejected(monkeypatch):
     commit, draft_slots = cache.commit, 1 + len(BINARY.expanded)
 
     def commit_without_catch_up(model, context, block, count, indices=None, anchor=None):
-        if block["token"].shape[0] == draft_slots and indices is not None:
+        if block.shape[0] == draft_slots and indices is not None:
             indices = jnp.where(indices == 0, 1, indices)
         return commit(model, context, block, count, indices, anchor)
 

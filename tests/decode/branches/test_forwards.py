@@ -31,8 +31,8 @@ class Counted(CtxLM):
 @pytest.mark.parametrize("has_draft_stage", [False, True], ids=["", "staged"])
 def test_forwards_of_a_batch(has_draft_stage, noise):
     """G over the branches each round; over one token only where a row is fresh, for as long as one drafts alone."""
-    seed = pair("ctx").params["target"]["seed"]
-    params = {name: {"seed": seed, "noise": jnp.float32(value)} for name, value in (("target", 0.0), ("draft", noise))}
+    exact = pair("ctx").params["target"]
+    params = {name: exact | {"noise": jnp.float32(value)} for name, value in (("target", 0.0), ("draft", noise))}
     decoder = branch_decoder(
         CtxLM(11), Counted(11), LENGTH, BRANCHES, hrad.Confidence(0.3), has_draft_stage=has_draft_stage
     )

@@ -150,7 +150,7 @@ def test_draft_steps_stop():
     @dataclasses.dataclass(frozen=True)
     class Counted(TableLM):
         def logits(self, params, tokens, positions, context, block, mask):
-            if tokens.shape[0] == 1 and block["token"].shape[0] > 1:  # a step below the root
+            if tokens.shape[0] == 1 and block.shape[0] > 1:  # a step below the root
                 jax.debug.callback(lambda token: calls.append(int(token)), tokens[0])
             return super().logits(params, tokens, positions, context, block, mask)
 

@@ -168,7 +168,7 @@ def test_greedy_tokens_of_a_tree_that_is_data():
     target, draft, params = pair("ctx")
     decoder = TreeDecoder(target, WideOrDeep(target, draft, 0.34))
     checks.assert_greedy_equals_reference(decoder, params)
-    _, reports = checks.steps(decoder, params, checks.PROMPTS)
+    _, reports = checks.steps(decoder, params, checks.PROMPTS, 60)
     accepted = np.concatenate([info.num_accepted for _, info in reports])
     assert set(accepted.tolist()) == {0, 1, 2}
     first_tested = np.concatenate([info.accept[:, 0] for _, info in reports])
