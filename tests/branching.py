@@ -10,7 +10,7 @@ import numpy as np
 from checks import RAGGED
 from laws import MODEL, PARAMS
 from machines import ReadsBoth
-from toys import FeatLM, TokenFeatLM, pair
+from toys import FeatLM, TokenFeatLM, noisy, pair
 
 from jaxspec import decode, hrad, verify
 from jaxspec.base import Model, Params
@@ -34,8 +34,7 @@ class ReadsFeatures:
 def hashed(noise: float) -> dict[str, Params]:
     """Parameters of `CTX` as a target, and as its draft with noise; 0: the target itself."""
     params = CTX.init(jax.random.key(11))
-    target, draft = (params | {"noise": jnp.float32(value)} for value in (0.0, noise))
-    return {"target": target, "draft": draft, "hrad": {}}
+    return {"target": noisy(params, 0.0), "draft": noisy(params, noise), "hrad": {}}
 
 
 class Setting(NamedTuple):

@@ -3,13 +3,14 @@
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import reference
 
-from jaxspec import decode, sampling, verify
+from jaxspec import cache, decode, sampling, verify
 from jaxspec.base import Params
 from jaxspec.decode import loop
 from jaxspec.decode.request import Asked, checked
@@ -43,7 +44,7 @@ def logprobs(generation: decode.Generation) -> np.ndarray:
 def assert_greedy_equals_reference(
     decoder: Decoder,
     params: dict[str, Params],
-    prompts: Sequence[Sequence[int]] = PROMPTS,
+    prompts: Sequence[Sequence[int]] = RAGGED,
     count: int = 20,
     stop_ids: Sequence[int] = (),
     **options: Any,
@@ -56,7 +57,7 @@ def assert_greedy_equals_reference(
     return generation
 
 
-def assert_accepts_everything(decoder: Decoder, params: dict[str, Params], prompts=PROMPTS, count: int = 24) -> None:
+def assert_accepts_everything(decoder: Decoder, params: dict[str, Params], prompts=RAGGED, count: int = 24) -> None:
     """A draft that is the target is accepted to the full depth in every round, but for the cut at the limit."""
     counts = run(decoder, params, prompts, count).stats.counts
     np.testing.assert_array_equal(counts.rounds, -(-count // decoder.max_emitted))
@@ -69,21 +70,27 @@ def assert_joint_law(
     transitions: np.ndarray,
     count: int,
     limit: float,
-    num_keys: int = 4,
+    num_keys: int = 2,
     num_rows: int = 2**15,
     **options: Any,
 ) -> None:
-    """The joint law of the `count` tokens after token 0 lies within `limit` in total variation."""
+    """The joint law of the `count` tokens after token 0 lies within `limit` in total variation.
+
+    From N samples of K outcomes the distance of the right law is .4 sqrt(K / N): of 3 tokens of 3 .008 from the default
+    number, of 4 tokens .014.
+    """
     vocab_size = len(transitions)
     seen = np.zeros(vocab_size**count)
+    frugal: dict[str, Any] = {"logprobs": False, "prefill_chunk": 1}
     for seed in range(num_keys):
-        generation = run(
-            decoder,
-            params,
-            [[0]] * num_rows,
-            count,
-            **{"key": jax.random.key(seed), "sampling": decode.Sampling(1.0), "logprobs": False, **options},
-        )
+        with mock.patch.object(cache, "MIN_CAPACITY", 1):  # the rows are many and short: less room, fewer bytes moved
+            generation = run(
+                decoder,
+                params,
+                [[0]] * num_rows,
+                count,
+                **{"key": jax.random.key(seed), "sampling": decode.Sampling(1.0), **frugal, **options},
+            )
         codes = generation.tokens @ vocab_size ** np.arange(count)[::-1]
         seen += np.bincount(codes, minlength=len(seen))
     law = reference.joint_law(transitions, 0, count).ravel()

@@ -84,12 +84,8 @@ class CtxLM(_Toy):
     The hash is a sum of random numbers, one for each entry, which chooses a row of random logits: of all that a test's
     round contains a model's calls are the most, so they are of few operations.
 
-    Attributes:
-        noise: How far the logits are from those of the same model without noise (for use as a draft);
-            `params["noise"]` goes before it.
+    As a draft it has `params["noise"]`, how far its logits are from those of the same model without noise.
     """
-
-    noise: float = 0.0
 
     def init(self, key):
         first, second, third = jax.random.split(key, 3)
@@ -108,9 +104,13 @@ class CtxLM(_Toy):
         past = jnp.where(committed, rows_of(params["marks"], context.entries), 0).sum(dtype=jnp.uint32)
         in_flight = jnp.where(mask, rows_of(params["marks"], block)[None], 0).sum(axis=1, dtype=jnp.uint32)
         row = (past + in_flight).astype(jnp.int32)
-        noise = params.get("noise", self.noise)
         exact = rows_of(params["logits"], row)
-        return exact if isinstance(noise, float) and not noise else exact + noise * rows_of(params["noises"], row)
+        return exact + params["noise"] * rows_of(params["noises"], row) if "noise" in params else exact
+
+
+def noisy(params: Params, noise: float) -> Params:
+    """Those of a `CtxLM` as a draft of the one with the parameters; 0: the same model."""
+    return params | {"noise": jnp.float32(noise)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,11 +218,19 @@ class Wrapped:
 
 
 class Pair(NamedTuple):
-    """A target, a draft that agrees with it now and then, and the parameters of both."""
+    """A target, a draft that agrees with it now and then, and the parameters of both.
+
+    The draft of `PAIRS` is the same model, so that one program serves `equal`, by which it always agrees, as well.
+    """
 
     target: Model
     draft: Model
     params: dict[str, Params]
+
+    @property
+    def equal(self) -> dict[str, Params]:
+        target, draft = self.params["target"], self.params["draft"]
+        return {"target": target, "draft": noisy(target, 0.0) if "noise" in draft else target}
 
 
 @functools.cache
@@ -247,7 +255,7 @@ def _related(model: Model, noise: float) -> Pair:
 
 def _hashed() -> Pair:
     params = CtxLM(11).init(jax.random.key(11))
-    return Pair(CtxLM(11), CtxLM(11, noise=0.6), {"target": params, "draft": params})
+    return Pair(CtxLM(11), CtxLM(11), {"target": params, "draft": noisy(params, 0.6)})
 
 
 TINY = Transformer(TransformerConfig(61, 32, 40, 2, 4, 2, 8, initializer_range=0.3))

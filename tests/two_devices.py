@@ -29,7 +29,7 @@ def pair() -> toys.Pair:
     """A target with features, its draft, and the stub's parameters."""
     params = toys.pair("ctx").params
     weights = jax.random.normal(jax.random.key(1), (hrad.NUM_CLASSES, 4 * 64))
-    return toys.Pair(toys.FeatLM(11), toys.CtxLM(11, noise=0.6), {**params, "hrad": weights})
+    return toys.Pair(toys.FeatLM(11), toys.CtxLM(11), {**params, "hrad": weights})
 
 
 def run_split(decoder, params, prompts, count, **options):

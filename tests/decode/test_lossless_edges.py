@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 from checks import PROMPTS, RAGGED, assert_greedy_equals_reference, rows, run, steps
-from toys import TREES, CtxLM, PosLM, TableLM, decoder_of, pair
+from toys import TREES, CtxLM, PosLM, TableLM, decoder_of, noisy, pair
 
 from jaxspec import decode, tree
 
@@ -34,7 +34,8 @@ def test_garbage_behind_the_committed_tokens():
 def test_draft_of_limited_length(shape):
     """Behind the draft's last position nothing is drafted, decoding goes on plainly, in the same program."""
     target, params = CtxLM(11, max_length=64), pair("ctx").params
-    decoder = decode.sequoia(target, CtxLM(11, noise=0.1, max_length=16), TREES[shape])
+    params = {"target": params["target"], "draft": noisy(params["target"], 0.1)}
+    decoder = decode.sequoia(target, CtxLM(11, max_length=16), TREES[shape])
     state, reports = steps(decoder, params, [PROMPTS[0], PROMPTS[2]], 40)
     for row, prompt in enumerate([PROMPTS[0], PROMPTS[2]]):
         tokens = state.row.tokens[row, len(prompt) : len(prompt) + 40].tolist()

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import CtxLM, pair
+from toys import CtxLM, noisy, pair
 
 from jaxspec import hrad
 from jaxspec.decode.branches.decoder import branch_decoder
@@ -32,7 +32,7 @@ class Counted(CtxLM):
 def test_forwards_of_a_batch(has_draft_stage, noise):
     """G over the branches each round; over one token only where a row is fresh, for as long as one drafts alone."""
     exact = pair("ctx").params["target"]
-    params = {name: exact | {"noise": jnp.float32(value)} for name, value in (("target", 0.0), ("draft", noise))}
+    params = {"target": exact, "draft": noisy(exact, noise)}
     decoder = branch_decoder(
         CtxLM(11), Counted(11), LENGTH, BRANCHES, hrad.Confidence(0.3), has_draft_stage=has_draft_stage
     )

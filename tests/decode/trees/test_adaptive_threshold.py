@@ -11,7 +11,7 @@ import pytest
 import reference
 from adapting import ALWAYS, BRISK, CTX, DRAFT, MIXED, MODEL, NEVER, PARAMS, bound, logged, new_tokens, of_pair, total
 from checks import PROMPTS
-from toys import CtxLM, TableLM, pair
+from toys import CtxLM, TableLM, noisy, pair
 
 from jaxspec.decode.request import Asked, checked
 from jaxspec.decode.state import round_key
@@ -187,7 +187,8 @@ def test_counts_add_up(options):
 def test_draft_of_limited_length():
     """Behind the draft's last position nothing is drafted and the threshold rests."""
     target, params = CtxLM(11, max_length=64), pair("ctx").params
-    decoder = adaedl(target, CtxLM(11, noise=0.1, max_length=16), 3, threshold=NEVER)
+    params = {"target": params["target"], "draft": noisy(params["target"], 0.1)}
+    decoder = adaedl(target, CtxLM(11, max_length=16), 3, threshold=NEVER)
     prompts = [PROMPTS[0], PROMPTS[2]]
     rounds, state = logged(decoder, params, prompts, 40)
     assert new_tokens(state) == [reference.greedy(target, params["target"], prompt, 40) for prompt in prompts]

@@ -19,13 +19,13 @@ BINARY = tree.k_ary(2, 2)
 def test_joint_law_with_a_reduced_vocabulary(rule):
     draft = [[0.1, 0.2, 0.3, 0.4]] * 4
     decoder = TreeDecoder(TableLM(4), StaticTree(TableLM(4), KeptTableLM(4), BINARY, verify.RULES[rule]))
-    assert_joint_law(decoder, kept_params(draft), KEPT_TARGET, 3, 0.02, num_keys=2)
+    assert_joint_law(decoder, kept_params(draft), KEPT_TARGET, 3, 0.02)
 
 
 def test_joint_law_when_the_kept_support_is_exhausted():
     """The second sibling is uniform over the kept tokens that remain, in drawing and in testing."""
     decoder = decode.sequoia(TableLM(4), KeptTableLM(4), BINARY)
-    assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02, num_keys=2)
+    assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02)
 
 
 def test_wrong_support_is_rejected():
@@ -37,7 +37,7 @@ def test_wrong_support_is_rejected():
 
     decoder = TreeDecoder(TableLM(4), StaticTree(TableLM(4), KeptTableLM(4), BINARY, Blind()))
     with pytest.raises(AssertionError):
-        assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02, num_keys=2)
+        assert_joint_law(decoder, kept_params([[0.0, 0.0, 1.0, 0.0]] * 4), KEPT_TARGET, 3, 0.02)
 
 
 def test_only_kept_tokens_are_drafted_and_bias_reaches_them():
@@ -47,7 +47,7 @@ def test_only_kept_tokens_are_drafted_and_bias_reaches_them():
     assert generation.stats.total().accepted_per_round > 0
     law = KEPT_TARGET * np.exp([0.0, 3.0, -2.0, 0.0])
     law /= law.sum(axis=1, keepdims=True)
-    assert_joint_law(decoder, kept_params([[0.25] * 4] * 4), law, 2, 0.02, num_keys=2, **bias)
+    assert_joint_law(decoder, kept_params([[0.25] * 4] * 4), law, 2, 0.02, **bias)
 
 
 def test_bad_kept_ids_are_refused():
