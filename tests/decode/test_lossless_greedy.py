@@ -8,7 +8,13 @@ from toys import PAIRS, TREES, ConstantLM, CtxLM, RandomLM, decoder_of, noisy, p
 
 from jaxspec import decode
 
-SHAPES = {"ctx": tuple(TREES), "pos": ("star", "optimal"), "table": ("chain3", "ternary"), "tiny": ("binary", "optimal")}
+SHAPES = {
+    "ctx": tuple(TREES),
+    "pos": ("star", "optimal"),
+    "table": ("chain3", "ternary"),
+    "tiny": ("binary", "optimal"),
+}
+"""The model that sees most in every tree, and each other in two."""
 
 
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in PAIRS for shape in SHAPES[name]])

@@ -4,7 +4,6 @@ import dataclasses
 
 import checks
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from toys import CtxLM, noisy, pair
