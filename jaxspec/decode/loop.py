@@ -154,7 +154,7 @@ def rounds(
     """
     state = begin(decoder, params, request)
     while not np.asarray(state.row.is_finished).all():
-        if not _fits(decoder, state.row):
+        if not fits(decoder, state.row):
             state = grow(decoder, state, 2 * state.row.tokens.shape[1])
         state, info = _round(decoder, params, state)
         ended = yield state, info
@@ -262,7 +262,7 @@ def _rounds(
 
     def goes_on(carry: tuple[State, stats.Counts]) -> jax.Array:
         row = carry[0].row
-        return (~row.is_finished).any() & _fits(decoder, row)
+        return (~row.is_finished).any() & fits(decoder, row)
 
     def body(carry: tuple[State, stats.Counts]) -> tuple[State, stats.Counts]:
         state, info = jax.vmap(lambda one: decoder.round(params, one))(carry[0])
@@ -283,6 +283,6 @@ def grow(decoder: Decoder, state: State, slots: int) -> State:
     return jax.vmap(lambda one: states.grow(decoder, one, slots))(state)
 
 
-def _fits(decoder: Decoder, row: Row) -> jax.Array:
+def fits(decoder: Decoder, row: Row) -> jax.Array:
     """`[]` bool, whether a round's tokens have room in every row, finished ones too: they write, but do not count."""
     return (row.num_tokens + decoder.max_emitted <= row.tokens.shape[1]).all()
