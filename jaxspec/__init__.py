@@ -3,6 +3,7 @@
 Each part is a room of its own, loaded when it is first used; imports run downwards in this order:
 
     cli                              the command line
+    server                           OpenAI's interface, by the extra `serve`
     study  train  catalogue          comparisons; what is fitted; methods and prompts by name
     measure  pairs                   a pair on this machine; ready pairs
     plan  decode  networks           what to decode with; methods and their loop; models

@@ -32,7 +32,8 @@ READS: dict[str, tuple[str, ...]] = {
     "catalogue": ("measure", "pairs"),
     "study": ("catalogue",),
     "train": ("measure", "networks"),
-    "cli": ("study", "train"),
+    "server": ("catalogue",),
+    "cli": ("study", "train", "server"),
     "__main__": ("cli",),
 }
 """Each room, and those that it may read besides its own files; and what these may read. Imports run upwards here."""
