@@ -152,7 +152,7 @@ class Engine:
     def _admit(self) -> None:
         """Reads prompts and fills free slots, in the order of the queue."""
         budget = CHUNKS if self._owners else None
-        while self._waiting and self.batch.free:
+        while self._waiting and self.batch.num_free:
             job = self._waiting[0]
             if all(sample in job.ended for sample in range(self._next, job.request.size)):
                 self._drop()
@@ -163,7 +163,7 @@ class Engine:
                     return
                 self._reading = self.batch.read(self._reading)
                 budget = None if budget is None else budget - 1
-            while self._next < job.request.size and self.batch.free:
+            while self._next < job.request.size and self.batch.num_free:
                 if self._next not in job.ended:
                     self._owners[self.batch.join(self._reading, self._next)] = (job, self._next)
                 self._next += 1

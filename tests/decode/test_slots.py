@@ -92,7 +92,7 @@ class Served:
 
     @property
     def is_empty(self):
-        return len(self.batch.free) == NUM_SLOTS
+        return self.batch.num_free == NUM_SLOTS
 
 
 @pytest.mark.parametrize("method", ["plain", "tree", "specbranch"])
@@ -102,7 +102,7 @@ def test_rows_that_come_and_go_have_the_tokens_of_generate(method):
     names = tuple(VALUES) if method == "plain" else ("temperature",)  # the others' programs are large
     served, step, waiting = Served(decoder, first_slots=CONTEXT), 0, [*range(6)]
     while waiting or not served.is_empty:
-        while waiting and ARRIVALS[waiting[0]] <= step and served.batch.free:
+        while waiting and ARRIVALS[waiting[0]] <= step and served.batch.num_free:
             served.join(waiting[0], served.read(request_of(decoder, waiting.pop(0), names)))
         served.advance(2)
         if step == 2:  # the first one's reader has gone
@@ -135,7 +135,7 @@ def test_samples_share_their_reading():
     served, started = Served(PLAIN), 0
     reading = served.read(request)
     while started < 5 or not served.is_empty:
-        while started < 5 and served.batch.free:
+        while started < 5 and served.batch.num_free:
             served.join(started, reading, started)
             started += 1
         served.advance(5)
@@ -156,10 +156,10 @@ def test_the_room_grows_and_shrinks():
     served.advance(10)  # until a round has no room
     assert served.batch.capacity == 256
     served.advance(10)
-    assert served.batch.capacity == 512
+    assert (served.batch.capacity, served.batch.size) == (512, 3)
     assert served.last["long"].finish_reason == "length"
     served.advance(1)
-    assert served.batch.capacity == 128
+    assert (served.batch.capacity, served.batch.size) == (128, 1)
     served.advance(30)
     assert served.tokens["long"] == reference.greedy(TARGET, PARAMS["target"], prompt, 9, ())
     wanted = decode.generate(PLAIN, PARAMS, [RAGGED[1]], key=key_of(1), **values)
@@ -179,6 +179,10 @@ def test_the_room_grows_and_shrinks():
 def test_what_does_not_fit_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Served(PLAIN).batch.check(request_of(PLAIN, 1, **options))
+
+
+def test_sizes_are_few():
+    assert [slots.sizes(count) for count in (1, 3, 8, 16)] == [(1,), (1, 3), (1, 4, 8), (1, 4, 16)]
 
 
 def test_values_that_change_nothing():

@@ -26,7 +26,9 @@ def listening(served):
     """Serves at `url`; at the end the server is stopped as by Ctrl-C."""
     listener = socket.create_server(("127.0.0.1", 0))
     served.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    served.runner = uvicorn.Server(uvicorn.Config(served.app(), log_level="warning", timeout_graceful_shutdown=20))
+    served.runner = uvicorn.Server(
+        uvicorn.Config(served.app(), log_level="warning", log_config=None, timeout_graceful_shutdown=20)
+    )
     thread = threading.Thread(target=served.runner.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -86,9 +86,8 @@ def run(args: argparse.Namespace) -> int:
         hosts = ("127.0.0.1", "::1", "localhost") if is_local and key is None else None
         settings = Settings(pair.name, args.temperature, args.max_body, key, hosts)
         server = Server(pair, decoder, params, Engine(batch, args.segment, args.queue), settings)
-        config = uvicorn.Config(
-            server.app(), log_level="warning", timeout_graceful_shutdown=args.stop_seconds, server_header=False
-        )
+        stop, quiet = {"timeout_graceful_shutdown": args.stop_seconds}, {"log_level": "warning", "log_config": None}
+        config = uvicorn.Config(server.app(), server_header=False, **stop, **quiet)
         host, port = listener.getsockname()[:2]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
         if args.json:
@@ -109,14 +108,19 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _warm_up(batch: "Slots") -> None:
-    """Compiles the programs of greedy and of sampled rows, by a row of each."""
+    """Compiles the programs of greedy and of sampled rows, in batches of all sizes."""
     import jax
 
     from jaxspec.decode import Sampling
     from jaxspec.decode.request import Asked, checked
+    from jaxspec.decode.slots import sizes
 
+    wanted = sizes(batch.num_slots)
     for temperature in (0.0, 1.0):
-        asked = Asked(max_new_tokens=1, sampling=Sampling(temperature), logprobs=False)
-        reading = batch.begin(checked(batch.decoder, batch.params, [[0, 0]], jax.random.key(0), asked))
-        batch.join(batch.read(reading), 0)
-        batch.advance(1)
+        rows = Asked(max_new_tokens=1, sampling=Sampling(temperature), logprobs=False, num_samples=sum(wanted))
+        reading = batch.begin(checked(batch.decoder, batch.params, [[0, 0]], jax.random.key(0), rows))
+        reading, samples = batch.read(reading), iter(range(sum(wanted)))
+        for size in wanted:
+            for _ in range(size):
+                batch.join(reading, next(samples))
+            batch.advance(1)
