@@ -1,4 +1,4 @@
-"""The command line: `jaxspec generate`, `measure`, `plan`, `train-hrad`, `bench`, `check`, `serve`.
+"""The command line: `jaxspec generate`, `measure`, `plan`, `train-hrad`, `bench`, `check`, `serve` and `chat`.
 
 Results go to stdout, all else to stderr; `--json` makes of the results one JSON object. A command is a function that
 registers it and one that runs it. What needs JAX is imported when a command runs, so that `--help` is quick.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from jaxspec.cli.commands import bench, check, generate, measure, plan, serve, train_hrad
+from jaxspec.cli.commands import bench, chat, check, generate, measure, plan, serve, train_hrad
 from jaxspec.cli.values import with_trees
 from jaxspec.pairs import fetching
 
@@ -60,6 +60,6 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (generate, measure, plan, train_hrad, bench, check, serve):
+    for module in (generate, measure, plan, train_hrad, bench, check, serve, chat):
         module.register(commands)
     return parser
