@@ -2,9 +2,9 @@
 
     python scripts/serve_speed.py --prompts spec_bench.jsonl --out scripts/results/serve.json
 
-Each client sends its prompts one after another, all clients at once, to a server in a process of its own, and reads the
-stream. `generate` decodes as many prompts as one batch; its first token is that of `decode.stream`. Both are greedy and
-compiled before; a prompt is as long as it is, and every answer has the same number of tokens.
+Each client sends its prompt several times, one after the other, all clients at once, to a server in a process of its
+own, and reads the stream. `generate` decodes as many prompts as one batch; its first token is that of `decode.stream`. Both are greedy and
+compiled before; every answer has the same number of tokens.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--turns", type=int, default=2, help="prompts of each client")
+    parser.add_argument("--turns", type=int, default=2, help="how often each client sends its prompt")
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     args = parser.parse_args()

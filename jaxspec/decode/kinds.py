@@ -140,6 +140,8 @@ def filled(options: Options, words: np.ndarray, kind: Kind, vocab_size: int) -> 
             rows(frequency, 0), rows(presence, 0), rows(repetition, 1), rows(counts_prompt, False, np.bool_)
         )
         found["bad_words"], found["min_new_tokens"] = words, rows(options.min_new_tokens, 0, np.int32)
+    unknown = [name for name, value in options._asdict().items() if value is not None and name not in found]
+    assert not unknown, f"the option {unknown[0]} is in no group of {kind}"
     return Options(**found)
 
 

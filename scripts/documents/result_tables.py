@@ -147,6 +147,28 @@ def overlap(folder: Path) -> str:
     return markdown(["", "tokens a round", "fused", "split", "simulated, one device", "simulated, two"], rows)
 
 
+# `serve_speed.py`
+
+
+def serve(folder: Path) -> str:
+    """A row for each number of clients: tokens a second and seconds until the first token."""
+    found = read(folder, "serve.json")
+    rows = []
+    for alone, served in zip(found["generate"], found["serve"], strict=True):
+        speeds, firsts = ([one[key] for one in (alone, served)] for key in ("tokens_per_second", "first_token_seconds"))
+        shares = [number(speeds[1] / speeds[0]), *map(number, firsts), number(served["slowest_first_token_seconds"])]
+        rows.append([str(served["clients"]), *(number(speed, 1) for speed in speeds), *shares])
+    headings = [
+        "tokens/s, `generate`",
+        "`serve`",
+        "their ratio",
+        "first token, s, `generate`",
+        "`serve`",
+        "its slowest",
+    ]
+    return markdown(["clients", *headings], rows)
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "summary": summary,
     "fixed lengths": fixed_lengths,
@@ -158,5 +180,6 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "capacity": capacity,
     "products": products,
     "overlap": overlap,
+    "serve": serve,
 }
 """By the name that stands in a document's marker."""
