@@ -3,8 +3,8 @@
     python scripts/serve_speed.py --prompts spec_bench.jsonl --out scripts/results/serve.json
 
 Each client sends its prompt several times, one after the other, all clients at once, to a server in a process of its
-own, and reads the stream. `generate` decodes as many prompts as one batch; its first token is that of `decode.stream`. Both are greedy and
-compiled before; every answer has the same number of tokens.
+own, and reads the stream. `generate` decodes as many prompts as one batch; its first token is that of `decode.stream`.
+Both are greedy and compiled before; every answer has the same number of tokens.
 """
 
 import argparse
