@@ -91,7 +91,7 @@ class CtxLM(_Toy):
         first, second, third = jax.random.split(key, 3)
         shape = (2**12, self.vocab_size)
         return {
-            "marks": jax.random.bits(first, 2**13, jnp.uint32),
+            "marks": jax.random.bits(first, (2**13,), jnp.uint32),
             "logits": jax.random.uniform(second, shape, maxval=6.0),
             "noises": jax.random.uniform(third, shape, maxval=6.0),
         }
